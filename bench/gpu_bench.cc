@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "aggregator/base/check.h"
-#include "client/core/far.h"
+#include "client/core/calls/far.h"
 #include "client/device/copy_stage.h"
 #include "client/device/kernels.h"
 #include "client/plugin_file.h"

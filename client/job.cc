@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "client/clock.h"
-#include "client/core/join.h"
+#include "client/core/calls/error_prefix.h"
 #include "client/cube_address.h"
 #include "client/opened.h"
 
@@ -24,7 +24,7 @@ std::string boot_id() {
 
 // Says whose error it is, as the session's texts do.
 Status at_place(const JoinRequest& request, const Status& status) {
-  return {status.code(), place_of(request.session) + status.message()};
+  return {status.code(), error_prefix(request.session) + status.message()};
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ Status Job::join(JoinRequest request, std::unique_ptr<Job>& job) {
 Job::Job(const JoinRequest& request, Opened& parts)
     : pid_(::getpid()),
       rank_(parts.options.rank),
-      place_(place_of(parts.options)),
+      place_(error_prefix(parts.options)),
       log_(request.log),
       interrupted_(request.interrupted),
       uneven_limit_ns_(parts.options.silence_timeout_ns + kLeaveLimit),

@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/core/left_behind.h"
+#include "client/core/sums/left_behind.h"
 #include "client/device/copier.h"
 #include "client/device/device.h"
 #include "client/log.h"

@@ -12,7 +12,7 @@
 #include "client/address.h"
 #include "client/bcube/relay.h"
 #include "client/clock.h"
-#include "client/core/join.h"
+#include "client/core/calls/error_prefix.h"
 #include "client/cube_address.h"
 #include "client/transport/open.h"
 
@@ -52,7 +52,7 @@ std::uint64_t machine_memory_bytes() {
 
 // Says whose error it is, as the session's texts do.
 Status at_place(const JoinRequest& request, const Status& status) {
-  return {status.code(), place_of(request.session) + status.message()};
+  return {status.code(), error_prefix(request.session) + status.message()};
 }
 
 // `world_size`: of what shares an appliance.

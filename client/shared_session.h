@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/core/member.h"
+#include "client/core/member/member.h"
 #include "client/core/session.h"
 #include "client/device/copy_stage.h"
 #include "client/fork.h"

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "aggregator/base/limits.h"
-#include "client/core/layout.h"
-#include "client/core/trace.h"
+#include "client/core/calls/layout.h"
+#include "client/core/calls/trace.h"
 
 namespace sluice::client {
 

@@ -45,7 +45,7 @@
 #include <span>
 #include <vector>
 
-#include "client/core/types.h"
+#include "client/core/calls/types.h"
 
 namespace sluice::client {
 

@@ -6,7 +6,8 @@
 
 #include "aggregator/base/check.h"
 #include "aggregator/core/fold.h"
-#include "client/core/average.h"
+#include "client/core/calls/error_prefix.h"
+#include "client/core/sums/average.h"
 
 namespace sluice::client {
 namespace {
@@ -133,7 +134,7 @@ void Relay::handle_slice(Lane& lane, const Event& event, TimeNs now) {
   if (event.weight > UINT32_MAX - own_weight)
     return fail(
         {StatusCode::kInvalidArgument,
-         place_of(options_) + "the weights of step " + std::to_string(tensors_.current()) +
+         error_prefix(options_) + "the weights of step " + std::to_string(tensors_.current()) +
              " sum to " + std::to_string(event.weight + own_weight) +
              " or more, and over a BCube of several levels to " + std::to_string(UINT32_MAX) +
              " at most: divide all ranks' weights by one "

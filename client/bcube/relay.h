@@ -49,11 +49,11 @@
 #include "client/bcube/slices.h"
 #include "client/bcube/topology.h"
 #include "client/bcube/way_back.h"
-#include "client/core/event_queue.h"
-#include "client/core/member.h"
-#include "client/core/residuals.h"
+#include "client/core/calls/residuals.h"
+#include "client/core/calls/tensors.h"
+#include "client/core/link/event_queue.h"
+#include "client/core/member/member.h"
 #include "client/core/session.h"
-#include "client/core/tensors.h"
 
 namespace sluice::client {
 

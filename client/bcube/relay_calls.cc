@@ -4,15 +4,15 @@
 
 #include "aggregator/base/check.h"
 #include "client/bcube/relay.h"
-#include "client/core/average.h"
-#include "client/core/join.h"
+#include "client/core/calls/error_prefix.h"
+#include "client/core/sums/average.h"
 
 namespace sluice::client {
 
 Status Relay::status() const {
   if (!failure_.ok()) return failure_;
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving)
-    return {StatusCode::kClosed, place_of(options_) + "this rank has left the job"};
+    return {StatusCode::kClosed, error_prefix(options_) + "this rank has left the job"};
   return {};
 }
 
@@ -21,7 +21,7 @@ Status Relay::submit(const Submission& submission, TimeNs now) {
   if (status.ok()) status = tensors_.check(submission);
   if (status.ok() && !submission.contribute)
     status = {StatusCode::kInvalidArgument,
-              place_of(options_) +
+              error_prefix(options_) +
                   "a synchronous job waits for every rank, so there is nothing to "
                   "catch up with; submit a gradient"};
   if (status.ok()) {
@@ -38,7 +38,7 @@ Status Relay::end_step() {
 
 Status Relay::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
   if (tensors_.in_flight(tensor))
-    return {StatusCode::kBusy, place_of(options_) + "set_averaging: tensor '" +
+    return {StatusCode::kBusy, error_prefix(options_) + "set_averaging: tensor '" +
                                    layout_.tensor(tensor).name + "' is in flight"};
   averaging_[tensor] =
       choice == AveragingChoice::kDefault ? resolved(options_.averaging, {}) : choice;
@@ -46,7 +46,8 @@ Status Relay::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
 }
 
 Status Relay::residual(std::uint32_t tensor, Kept& kept) {
-  const std::string what = place_of(options_) + "residual: tensor '" + layout_.tensor(tensor).name;
+  const std::string what =
+      error_prefix(options_) + "residual: tensor '" + layout_.tensor(tensor).name;
   if (!residuals_.covers(tensor))
     return {StatusCode::kInvalidArgument, what + "' travels as it is and has none"};
   if (tensors_.in_flight(tensor)) return {StatusCode::kBusy, what + "' is in flight"};
@@ -62,7 +63,7 @@ Status Relay::flush_residuals() {
 
 Status Relay::scale_residuals(float factor) {
   if (!tensors_.at_rest())
-    return {StatusCode::kBusy, place_of(options_) + "scale_residuals: a step is under way"};
+    return {StatusCode::kBusy, error_prefix(options_) + "scale_residuals: a step is under way"};
   residuals_.scale(factor);
   return {};
 }
@@ -83,7 +84,7 @@ void Relay::leave(wire::LeaveReason reason, TimeNs now) {
 Status Relay::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) {
   if (root.value >= bcube_.servers())
     return {StatusCode::kInvalidArgument,
-            place_of(options_) + "broadcast: there is no rank " + std::to_string(root.value)};
+            error_prefix(options_) + "broadcast: there is no rank " + std::to_string(root.value)};
   return begin_collective({.root = root, .buffer = buffer, .bytes = bytes}, now);
 }
 
@@ -92,9 +93,9 @@ Status Relay::barrier(TimeNs now) { return begin_collective({}, now); }
 Status Relay::begin_collective(Collective collective, TimeNs now) {
   Status status = this->status();
   if (status.ok() && state_ != SessionState::kRunning)
-    status = {StatusCode::kBusy, place_of(options_) + "the job does not run yet"};
+    status = {StatusCode::kBusy, error_prefix(options_) + "the job does not run yet"};
   if (status.ok() && collective_)
-    status = {StatusCode::kBusy, place_of(options_) + "another collective is in progress"};
+    status = {StatusCode::kBusy, error_prefix(options_) + "another collective is in progress"};
   if (!status.ok()) return status;
   collective_ = collective;
   advance_collective(now);

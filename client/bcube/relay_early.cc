@@ -3,7 +3,7 @@
 
 #include "aggregator/base/check.h"
 #include "client/bcube/relay.h"
-#include "client/core/average.h"
+#include "client/core/sums/average.h"
 
 namespace sluice::client {
 

@@ -6,7 +6,7 @@
 
 #include "aggregator/base/check.h"
 #include "client/bcube/relay.h"
-#include "client/core/join.h"
+#include "client/core/member/join.h"
 
 namespace sluice::client {
 namespace {
@@ -31,7 +31,7 @@ std::string job_name_of(const SessionOptions& options, const LanePlace& place, B
 
 Status Relay::check(const SessionOptions& options, const Bcube& bcube, const Layout& layout) {
   const auto refuse = [&](const std::string& why) {
-    return Status(StatusCode::kInvalidArgument, place_of(options) + why);
+    return Status(StatusCode::kInvalidArgument, error_prefix(options) + why);
   };
   if (Status status = bcube.check_world(options.world_size); !status.ok())
     return refuse(status.message());

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "client/bcube/topology.h"
-#include "client/core/layout.h"
+#include "client/core/calls/layout.h"
 
 namespace sluice::client {
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "aggregator/base/check.h"
+#include "client/core/calls/error_prefix.h"
 
 namespace sluice::client {
 namespace {
@@ -73,7 +74,7 @@ void Session::close(Event event, TimeNs now) {
 Status Session::status() const {
   if (!failure_.ok()) return failure_;
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving)
-    return {StatusCode::kClosed, place_of(options_) + "this rank has left the job"};
+    return {StatusCode::kClosed, error_prefix(options_) + "this rank has left the job"};
   return {};
 }
 
@@ -101,7 +102,7 @@ void Session::leave(wire::LeaveReason reason, TimeNs now) {
 Status Session::check_sums() const {
   if (!store_) return status();
   return {StatusCode::kInvalidArgument,
-          place_of(options_) + "a parameter store has no steps: push and pull its layers"};
+          error_prefix(options_) + "a parameter store has no steps: push and pull its layers"};
 }
 
 Status Session::submit(const Submission& submission, TimeNs now) {
@@ -120,7 +121,7 @@ Status Session::end_step() {
 Status Session::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
   CHECK(tensor < layout().tensor_count());
   if (gradients_.tensors().in_flight(tensor))
-    return {StatusCode::kBusy, place_of(options_) + "set_averaging: tensor '" +
+    return {StatusCode::kBusy, error_prefix(options_) + "set_averaging: tensor '" +
                                    layout().tensor(tensor).name + "' is in flight"};
   gradients_.set_averaging(tensor, choice);
   return {};
@@ -129,7 +130,8 @@ Status Session::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
 Status Session::residual(std::uint32_t tensor, Kept& kept) {
   CHECK(tensor < layout().tensor_count());
   const auto refuse = [&](StatusCode code, const char* why) -> Status {
-    return {code, place_of(options_) + "residual: tensor '" + layout().tensor(tensor).name + why};
+    return {code,
+            error_prefix(options_) + "residual: tensor '" + layout().tensor(tensor).name + why};
   };
   if (!gradients_.residuals().covers(tensor))
     return refuse(
@@ -151,7 +153,7 @@ Status Session::flush_residuals() {
 
 Status Session::scale_residuals(float factor) {
   if (!gradients_.tensors().at_rest())
-    return {StatusCode::kBusy, place_of(options_) + "scale_residuals: a step is under way"};
+    return {StatusCode::kBusy, error_prefix(options_) + "scale_residuals: a step is under way"};
   gradients_.residuals().scale(factor);
   return {};
 }
@@ -268,7 +270,7 @@ void Session::after_join(TimeNs now) {
   const Step open_step = accept.open_steps[static_cast<std::size_t>(StreamId::kGradients)];
   if (open_step > 1 && !gradients_.tolerant())
     return fail({StatusCode::kRefused,
-                 place_of(options_) + "the job is at step " + std::to_string(open_step) +
+                 error_prefix(options_) + "the job is at step " + std::to_string(open_step) +
                      "; a synchronous job cannot be joined in mid-run: stop the other ranks and "
                      "start it again from a checkpoint"},
                 true, now);
@@ -279,7 +281,7 @@ void Session::after_join(TimeNs now) {
   if (gradients_.residuals().prunes_any() && (reads_signs || reads_norms))
     return fail(
         {StatusCode::kRefused,
-         place_of(options_) + "policy " + name_of(kind) + " reads the " +
+         error_prefix(options_) + "policy " + name_of(kind) + " reads the " +
              (reads_signs ? "signs" : "norms") +
              " of whole gradients, and this rank's are pruned: use policy sync or fixed, or "
              "prune nothing"},

@@ -20,15 +20,16 @@
 
 #include "aggregator/base/status.h"
 #include "aggregator/base/verdict.h"
-#include "client/core/collective.h"
-#include "client/core/gradients.h"
-#include "client/core/join.h"
-#include "client/core/link.h"
-#include "client/core/member.h"
-#include "client/core/membership.h"
-#include "client/core/store.h"
-#include "client/core/transfer.h"
-#include "client/core/types.h"
+#include "client/core/bytes/collective.h"
+#include "client/core/bytes/transfer.h"
+#include "client/core/calls/error_prefix.h"
+#include "client/core/calls/types.h"
+#include "client/core/link/link.h"
+#include "client/core/member/join.h"
+#include "client/core/member/member.h"
+#include "client/core/member/membership.h"
+#include "client/core/store/store.h"
+#include "client/core/sums/gradients.h"
 
 namespace sluice::client {
 
@@ -135,7 +136,7 @@ class Session final : public Member {
   const StepReport* last_report() const noexcept override { return gradients_.last_report(); }
 
   // ---- what it is and does ----
-  std::string place() const { return place_of(options_); }  // how its texts begin
+  std::string place() const { return error_prefix(options_); }  // how its texts begin
   // The running job's ranks that the appliance hears no more of, and that have not left in order.
   bool lacks_ranks() const noexcept { return membership_.lacks_ranks(); }
   std::string missing_ranks() const { return membership_.missing_ranks(); }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "aggregator/base/check.h"
+#include "client/core/calls/error_prefix.h"
 #include "client/core/session.h"
 
 namespace sluice::client {
@@ -19,19 +20,19 @@ Status Session::resync(TimeNs now) {
   if (!status.ok()) return status;
   if (!gradients_.tolerant())
     return {StatusCode::kInvalidArgument,
-            place_of(options_) + "a synchronous job loses no step: there is no state to fetch"};
+            error_prefix(options_) + "a synchronous job loses no step: there is no state to fetch"};
   if (behind_status().ok()) {
     const std::uint32_t in_flight = gradients_.tensors().in_flight_count();
     if (in_flight != 0)
-      return {StatusCode::kBusy, place_of(options_) + "resync: " + std::to_string(in_flight) +
+      return {StatusCode::kBusy, error_prefix(options_) + "resync: " + std::to_string(in_flight) +
                                      " tensors are in flight; wait for them first"};
     if (gradients_.in_progress())
       return {StatusCode::kInvalidArgument,
-              place_of(options_) + "resync: step " + std::to_string(current_step()) +
+              error_prefix(options_) + "resync: step " + std::to_string(current_step()) +
                   " is not finished; submit the rest of it and wait for it first"};
     gradients_.fall_behind(
         {StatusCode::kBehind,
-         place_of(options_) + "this rank has asked for the state of another one"});
+         error_prefix(options_) + "this rank has asked for the state of another one"});
     CHECK(!behind_status().ok());
   }
   if (!transfers_.has_state()) transfers_.request(now);
@@ -53,7 +54,7 @@ Status Session::check_state_step(Step step) const {
   const Step last = gradients_.current_step() - 1;
   if (step == last) return {};
   return {StatusCode::kInvalidArgument,
-          place_of(options_) + "send_state: step " + std::to_string(step) +
+          error_prefix(options_) + "send_state: step " + std::to_string(step) +
               " is not the last finished one, " + std::to_string(last)};
 }
 

@@ -2,8 +2,9 @@
 #include <algorithm>
 
 #include "aggregator/base/check.h"
+#include "client/core/calls/error_prefix.h"
+#include "client/core/calls/text.h"
 #include "client/core/session.h"
-#include "client/core/text.h"
 
 namespace sluice::client {
 namespace {
@@ -15,7 +16,7 @@ constexpr DurationNs kStallRepeat = 10 * kSecond;
 Stall Session::stall(TimeNs now) const {
   if (state_ == SessionState::kJoining) return {.text = join_.describe()};
   if (state_ == SessionState::kForming)
-    return {.text = place_of(options_) + membership_.describe_forming()};
+    return {.text = error_prefix(options_) + membership_.describe_forming()};
   if (state_ == SessionState::kClosed) return {.text = last_stall_};
   if (state_ != SessionState::kRunning) return {};
   Stall found{.stalled_ns = stalled_ns(now)};
@@ -31,7 +32,7 @@ Stall Session::stall(TimeNs now) const {
     text += (text.empty() ? "" : "; ") + waits;
     append_missing(found, StreamId::kState, store_->waiting_step(), now);
   }
-  if (!text.empty()) text.insert(0, place_of(options_));
+  if (!text.empty()) text.insert(0, error_prefix(options_));
   return found;
 }
 

@@ -24,8 +24,8 @@
 #include <string>
 #include <vector>
 
-#include "client/core/layout.h"
-#include "client/core/types.h"
+#include "client/core/calls/layout.h"
+#include "client/core/calls/types.h"
 #include "client/device/far_rooms.h"
 
 struct sluice_device_mark;

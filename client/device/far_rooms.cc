@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "aggregator/base/check.h"
-#include "client/core/residuals.h"
+#include "client/core/calls/residuals.h"
 
 namespace sluice::client {
 namespace {

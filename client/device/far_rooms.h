@@ -1,5 +1,5 @@
-// The far tensors of a job (client/core/far.h): which they are, and where each one's parts lie, in
-// page-locked memory and in the device's.
+// The far tensors of a job (client/core/calls/far.h): which they are, and where each one's parts
+// lie, in page-locked memory and in the device's.
 //
 // Far is a float32 tensor that is rounded, or pruned by a rule that the device's kernels know: so
 // what leaves of it crosses the bus and not all of it. Pure; the addresses are never followed here
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "client/core/far.h"
-#include "client/core/layout.h"
+#include "client/core/calls/far.h"
+#include "client/core/calls/layout.h"
 #include "client/prune/threshold.h"
 
 namespace sluice::client {

@@ -3,7 +3,7 @@
  *
  * Every result is that of the host's kernels, bit for bit, but for which NaN a NaN is: thresholds
  * those of client/prune/threshold.h, payloads and residuals those of aggregator/core/sparse.h and
- * narrow.h, averages those of client/core/average.h.
+ * narrow.h, averages those of client/core/sums/average.h.
  *
  * All memory is the device's or page-locked, aligned for 16 bytes where nothing else is said, and
  * stays as it is until the mark that is returned has passed. Work is done in the order of the

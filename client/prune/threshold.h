@@ -4,7 +4,7 @@
 // leaves when |v| >= threshold, compared as the bits of magnitudes, which are in the order of their
 // values: infinities and NaNs come behind all others and so always leave, where they are seen.
 // Elements as big as the threshold leave all of them, so where many are equal more leave than were
-// asked for. What becomes of the elements, client/core/residuals.h knows.
+// asked for. What becomes of the elements, client/core/calls/residuals.h knows.
 //
 // Pure. Calls for different tensors may run on different threads; those for one tensor follow each
 // other. Memory (a hundredth of the gradients for kStatic and kSampled) is allocated at the start.

@@ -52,7 +52,7 @@ def _check_sync(tensors, count):
             _check_order(one)
             assert one["k"] == count and one["contributes"] and one["packets"] > 0
             # Early by at most half of the smallest round trip and a loop of the appliance's thread
-            # (client/core/trace.h), which may be preempted in it: so not each of them is judged.
+            # (client/core/calls/trace.h), which may be preempted: so not each of them is judged.
             tolerance_us = one["smallest_round_trip_us"] / 2 + ROUNDING_US
             kth_us = one["ts"] + one["kth_contribution_us"]
             first_us = one["ts"] + one["first_contribution_us"]

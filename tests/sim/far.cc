@@ -7,7 +7,7 @@
 #include "aggregator/core/fold.h"
 #include "aggregator/core/narrow.h"
 #include "aggregator/core/sparse.h"
-#include "client/core/residuals.h"
+#include "client/core/calls/residuals.h"
 
 namespace sluice::sim {
 

@@ -1,14 +1,14 @@
-// What a device does with a worker's far tensors (client/core/far.h), here by the kernels of the
-// host: packs them when they are submitted, and when they are over updates residuals by what the
-// session has said of each chunk, and unpacks the averages that it has left.
+// What a device does with a worker's far tensors (client/core/calls/far.h), here by the kernels of
+// the host: packs them when they are submitted, and when they are over updates residuals by what
+// the session has said of each chunk, and unpacks the averages that it has left.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "client/core/far.h"
-#include "client/core/layout.h"
+#include "client/core/calls/far.h"
+#include "client/core/calls/layout.h"
 #include "client/prune/threshold.h"
 #include "tests/sim/plan.h"
 

@@ -25,7 +25,7 @@
 
 #include "aggregator/core/sparse.h"
 #include "aggregator/wire/packet.h"
-#include "client/core/layout.h"
+#include "client/core/calls/layout.h"
 #include "tests/sim/plan.h"
 
 namespace sluice::sim {

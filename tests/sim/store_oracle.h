@@ -20,7 +20,7 @@
 #include <tuple>
 #include <vector>
 
-#include "client/core/layout.h"
+#include "client/core/calls/layout.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/plan.h"
 

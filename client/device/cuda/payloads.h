@@ -1,6 +1,6 @@
 // Kernels that turn chunks into payloads and back, one a format where elements change theirs.
 // Layouts are those of aggregator/wire/sparse.h; what leaves, what stays and how it is rounded is
-// what client/core/residuals.h does on the host.
+// what client/core/calls/residuals.h does on the host.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Result payloads to averages, for every type and every kind of averaging.
-#include "client/core/average.h"
+#include "client/core/sums/average.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Round trips, the congestion window, and what feedback means for one flow.
-#include "client/core/flow.h"
+#include "client/core/link/flow.h"
 
 #include <gtest/gtest.h>
 

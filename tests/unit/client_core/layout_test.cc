@@ -1,5 +1,5 @@
 // Tensors to chunks, and back.
-#include "client/core/layout.h"
+#include "client/core/calls/layout.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

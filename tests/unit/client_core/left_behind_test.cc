@@ -1,5 +1,5 @@
 // What of a rank's gradients is told to have been left behind. Small integers: exact sums.
-#include "client/core/left_behind.h"
+#include "client/core/sums/left_behind.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The bookkeeping of blocks, where a session's packets cannot show it directly.
-#include "client/core/recovery.h"
+#include "client/core/link/recovery.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // A running session against a scripted appliance: submissions, results, collectives.
 #include <gmock/gmock.h>
 
-#include "client/core/gradients.h"
+#include "client/core/sums/gradients.h"
 #include "tests/unit/client_core/scripted.h"
 
 namespace sluice::client {

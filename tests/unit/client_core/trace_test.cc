@@ -1,5 +1,5 @@
 // What a session notes of its tensors for the Chrome trace.
-#include "client/core/trace.h"
+#include "client/core/calls/trace.h"
 
 #include <gtest/gtest.h>
 

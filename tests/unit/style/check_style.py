@@ -45,8 +45,7 @@ TYPE = re.compile(r"(?:enum (?:class |struct )?|class |struct |union )"
                   r"(?:\[\[.*?\]\] |alignas\(.*?\) )?(\w+)(?: final)?(?: :[^;]*)? \{"
                   r"|using (\w+) =")
 # What puts a folder's parts together; they must not know it.
-FACADES = {"client/core/session.h": ("client/core/session", "client/core/stall.cc"),
-           "aggregator/core/shard.h": ("aggregator/core/shard",)}
+FACADES = {"aggregator/core/shard.h": ("aggregator/core/shard",)}
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s]+)\)")
 TEST = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.MULTILINE)
 NAMED_TEST = re.compile(r"`([A-Z]\w+\.\w+_\w+)`")  # `Suite.a_sentence`

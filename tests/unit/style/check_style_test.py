@@ -18,7 +18,7 @@ BAD = [
     ("config/a.cc", "x" * 101, "101 columns"),
     ("client/device/cuda/a.cu", "x" * 101, "101 columns"),
     ("config/a.cc", "\n" * 500 + "x", "501 lines"),
-    ("client/core/flow.cc", '#include "client/core/session.h"', "a part of"),
+    ("aggregator/core/slot.cc", '#include "aggregator/core/shard.h"', "a part of"),
     ("run", "cd /home/" + "someone", "a path of one machine"),
 ]
 
@@ -28,7 +28,7 @@ GOOD = [
     ("config/a.cc", "// TODO(#12): later"),
     ("config/a.cc", "x" * 100),
     ("config/a.toml", "x" * 101),
-    ("client/core/session_data.cc", '#include "client/core/session.h"'),
+    ("aggregator/core/shard_reply.cc", '#include "aggregator/core/shard.h"'),
     ("client/bcube/relay.cc", '#include "client/core/session.h"'),
 ]
 

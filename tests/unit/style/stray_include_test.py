@@ -17,10 +17,18 @@ BUILD = os.environ.get("SLUICE_BUILD", os.path.join(ROOT, "build"))
 
 UPPER = ("aggregator/appliance", "dataplane/core", "dataplane/host", "dataplane/ops",
          "dataplane/dpdk", "config")
-CLIENT = ("client", "client/bcube", "client/core", "client/prune", "client/sched",
+CALLS, LINK = "client/core/calls", "client/core/link"
+# A folder of the client's core, and those that it finds.
+CORE_FLOORS = {CALLS: set(), LINK: {CALLS}, "client/core/member": {CALLS},
+               "client/core/sums": {CALLS, LINK}, "client/core/bytes": {CALLS, LINK},
+               "client/core/store": {CALLS, LINK}}
+CORE = set(CORE_FLOORS)
+CLIENT = ("client", "client/bcube", "client/core", *CORE, "client/prune", "client/sched",
           "client/transport/udp")
 TESTS = ("tests/sim", "bench")
 DPDK = "rte_mbuf.h"
+NOT_CORE = ("client/transport/udp", "aggregator/core/shard.h", "aggregator/core/job.h",
+            "aggregator/policy", "aggregator/jobs", *UPPER, *TESTS, DPDK)
 
 # What a folder must not find: all the headers of these folders, or one header by its name.
 STRAYS = {
@@ -39,19 +47,19 @@ STRAYS = {
     "dataplane/ops": ("dataplane/host", "dataplane/dpdk", "config", *CLIENT, *TESTS, DPDK),
     "dataplane/dpdk": ("dataplane/ops", *CLIENT, *TESTS),
     "dataplane": (*CLIENT, *TESTS, DPDK),
-    "client/prune": ("client", "client/core", "client/sched", "client/transport/udp",
+    "client/prune": ("client", "client/core", *CORE, "client/sched", "client/transport/udp",
                      "aggregator/core", "aggregator/wire", *UPPER, *TESTS),
-    "client/sched": ("client", "client/core", "client/transport/udp", "aggregator/core",
+    "client/sched": ("client", "client/core", *CORE, "client/transport/udp", "aggregator/core",
                      "aggregator/wire", *UPPER, *TESTS),
-    # Of the core it finds the sums alone: the client folds with the same kernels.
-    "client/core": ("client", "client/transport/udp", "aggregator/core/shard.h",
-                    "aggregator/core/job.h", "aggregator/policy", "aggregator/jobs", *UPPER, *TESTS,
-                    DPDK),
+    # Of the box's core the client finds the sums alone: it folds with the same kernels.
+    **{folder: ("client", "client/bcube", "client/core", *(CORE - {folder} - below), *NOT_CORE)
+       for folder, below in CORE_FLOORS.items()},
+    "client/core": ("client", "client/bcube", *NOT_CORE),
     "client/bcube": ("client", "client/transport/udp", "aggregator/core/shard.h",
                      "aggregator/policy", "aggregator/jobs", *UPPER, *TESTS, DPDK),
-    "client/transport/udp": ("client/core", "client/job.h", "client/transport/inproc",
+    "client/transport/udp": ("client/core", *CORE, "client/job.h", "client/transport/inproc",
                              "aggregator/core", "aggregator/jobs", *UPPER, *TESTS, DPDK),
-    "client/transport/inproc": ("client/core", "client/job.h", *UPPER[1:], *TESTS, DPDK),
+    "client/transport/inproc": ("client/core", *CORE, "client/job.h", *UPPER[1:], *TESTS, DPDK),
     "client/device": ("aggregator/core/shard.h", "aggregator/policy", "aggregator/jobs", *UPPER,
                       *TESTS, DPDK),
     "client": ("aggregator/core/shard.h", "aggregator/policy", "aggregator/jobs", *UPPER, *TESTS,

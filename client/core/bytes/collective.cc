@@ -1,0 +1,154 @@
+#include "client/core/bytes/collective.h"
+
+#include <algorithm>
+#include <string>
+
+#include "aggregator/base/check.h"
+#include "client/core/calls/error_prefix.h"
+#include "client/core/calls/text.h"
+
+namespace sluice::client {
+namespace {
+
+static_assert(2 * kBroadcastsPerBarrier <= kMaxWindow);
+
+std::string describe_operation(const wire::Operation& operation) {
+  if (operation.kind == CollectiveKind::kBarrier) return "a barrier";
+  return "a broadcast step of " + std::to_string(operation.size_bytes) + " bytes from rank " +
+         std::to_string(operation.root);
+}
+
+}  // namespace
+
+Collectives::Collectives(const SessionOptions& options, std::size_t chunk_bytes, Link& link,
+                         Step first_step)
+    : PieceStream(StreamId::kCollectives, chunk_bytes, first_step, link), options_(options) {}
+
+void Collectives::join(Step first_step, Step open_step) noexcept {
+  CHECK(!started_ && first_step != 0);
+  move_to(first_step);
+  if (open_step < first_step) hold();
+}
+
+void Collectives::start(TimeNs now) noexcept {
+  CHECK(!started_);
+  started_ = true;
+  if (busy_) begin_piece(now);
+}
+
+Status Collectives::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) {
+  if (root.value >= options_.world_size)
+    return {StatusCode::kInvalidArgument,
+            error_prefix(options_) + "broadcast from rank " + std::to_string(root.value) +
+                ": the world has ranks 0 to " + std::to_string(options_.world_size - 1)};
+  if (buffer == nullptr && bytes != 0)
+    return {StatusCode::kInvalidArgument, error_prefix(options_) + "broadcast of " +
+                                              std::to_string(bytes) + " bytes to a null buffer"};
+  return begin_call(true, root, buffer, bytes, now);
+}
+
+Status Collectives::barrier(TimeNs now) { return begin_call(false, Rank{}, nullptr, 0, now); }
+
+Status Collectives::begin_call(bool is_broadcast, Rank root, void* buffer, std::size_t bytes,
+                               TimeNs now) {
+  if (busy_)
+    return {StatusCode::kBusy, error_prefix(options_) +
+                                   "a collective was called before the last one was done (" +
+                                   describe_step() + "): wait for it first"};
+  CHECK(offset_ == bytes_);  // the last call is over
+  busy_ = true;
+  is_broadcast_ = is_broadcast;
+  root_ = root;
+  buffer_ = static_cast<std::uint8_t*>(buffer);
+  bytes_ = bytes;
+  offset_ = 0;
+  since_barrier_ = 0;
+  failure_ = {};
+  if (started_) begin_piece(now);
+  return {};
+}
+
+// The next step of the call: data while there is some and the window allows, else a barrier.
+void Collectives::begin_piece(TimeNs now) noexcept {
+  CHECK(busy_ && offset_ <= bytes_ && since_barrier_ <= kBroadcastsPerBarrier);
+  const std::size_t left = bytes_ - offset_;
+  Piece piece;
+  last_ = left == 0 && since_barrier_ < kBroadcastsPerBarrier;
+  if (left == 0 || since_barrier_ == kBroadcastsPerBarrier) {
+    since_barrier_ = 0;
+  } else {
+    piece = {.kind = CollectiveKind::kBroadcast,
+             .root = root_,
+             .bytes = static_cast<std::uint32_t>(std::min(left, max_piece_bytes())),
+             .part = is_root() ? Piece::Part::kData : Piece::Part::kPresence,
+             .source = buffer_ + offset_,
+             .sink = is_root() ? nullptr : buffer_ + offset_};
+    ++since_barrier_;
+  }
+  begin(piece, now);
+}
+
+Verdict Collectives::handle_result(const wire::Packet& packet, TimeNs now) {
+  return started_ ? PieceStream::handle_result(packet, now) : Verdict::kNotStarted;
+}
+
+void Collectives::mismatch(const wire::Operation& other) {
+  if (other == piece().operation())
+    return link_.fail({StatusCode::kRefused,
+                       error_prefix(options_) + describe_step() +
+                           ": another process of this rank has sent other bytes; a synchronous job "
+                           "cannot be joined in mid-run: stop the other ranks and start it again"});
+  link_.fail({StatusCode::kInvalidArgument,
+              error_prefix(options_) + "collective step " + std::to_string(current_step()) +
+                  ": this rank called " + describe_operation(piece().operation()) +
+                  ", another one " + describe_operation(other) +
+                  "; all ranks must call the same collectives in the same order"});
+}
+
+void Collectives::piece_done(bool lost, TimeNs now) {
+  CHECK(busy_ && offset_ + piece().bytes <= bytes_);
+  CHECK(!lost || piece().kind == CollectiveKind::kBroadcast);
+  const Step step = current_step();
+  offset_ = lost ? bytes_ : offset_ + piece().bytes;
+  if (lost)
+    failure_ = Status(StatusCode::kPeerLost,
+                      error_prefix(options_) + "broadcast of " + std::to_string(bytes_) +
+                          " bytes: its root, rank " + std::to_string(root_.value) +
+                          ", has left or was lost before all of it was sent; the job goes on");
+  if (last_) {
+    CHECK(offset_ == bytes_);
+    busy_ = false;
+    link_.events.push({.kind = Event::Kind::kCollectiveDone, .step = step, .status = failure_});
+  }
+  if (step >= kLastStep)
+    return link_.fail({StatusCode::kExhausted,
+                       error_prefix(options_) + "collective step " + std::to_string(step) +
+                           " was the last one, its number cannot grow: start a new job "
+                           "from a checkpoint"});
+  next_step();
+  if (busy_) begin_piece(now);
+}
+
+Verdict Collectives::handle_answer(const wire::Packet& packet, TimeNs now) {
+  const auto& body = packet.body<wire::Answer>();
+  if (!in_progress() || body.step != current_step()) return Verdict::kProbe;
+  if (body.status != wire::AnswerStatus::kGone) return PieceStream::handle_answer(packet, now);
+  link_.fail({StatusCode::kClosed, error_prefix(options_) + describe_step() +
+                                       " is no longer kept by the appliance, which is at step " +
+                                       std::to_string(body.open_step) +
+                                       ": the other ranks went on without it"});
+  return Verdict::kTooOld;
+}
+
+std::string Collectives::describe_step() const {
+  if (!started_) return "a collective that waits for the job to start";
+  return "collective step " + std::to_string(current_step()) + ", " +
+         describe_operation(piece().operation());
+}
+
+std::string Collectives::describe(TimeNs now) const {
+  if (!in_progress()) return {};
+  return describe_step() + " has made no progress for " + seconds_text(now - last_progress_ns());
+}
+
+}  // namespace sluice::client

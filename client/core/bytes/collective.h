@@ -1,0 +1,64 @@
+// Stream 1: broadcast and barrier, one call at a time.
+//
+// A broadcast of any size is cut into steps of the stream of at most kCollectiveChunks chunks, sent
+// by the root alone. A barrier step follows every kBroadcastsPerBarrier of them, so that no rank
+// falls out of the appliance's window of kMaxWindow steps, and one that comes after fewer ends the
+// call: the appliance lets processes in only between calls. A step that the appliance has completed
+// without data has lost its root: all ranks see the same, go to that last barrier at once, and the
+// call fails while the job goes on. All ranks count the same
+// steps 1, 2, 3, ... (whoever joins a running job begins where the others are) and check that the
+// appliance's result is of the collective that they called; the root, that it holds its bytes: the
+// process that had its rank before may have sent others. Whoever waits pulls by probe: a result
+// may have passed before the call. A step is a Piece. Pure; the session's thread only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "client/core/bytes/piece.h"
+#include "client/core/calls/types.h"
+#include "client/core/link/link.h"
+
+namespace sluice::client {
+
+class Collectives final : public PieceStream {
+ public:
+  Collectives(const SessionOptions& options, std::size_t chunk_bytes, Link& link,
+              Step first_step = 1);
+
+  // The first step that this worker takes part in, and the one that is open.
+  void join(Step first_step, Step open_step) noexcept;
+  void start(TimeNs now) noexcept;  // all ranks have joined
+  Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now);
+  Status barrier(TimeNs now);
+
+  bool in_progress() const noexcept override { return busy_ && started_; }
+  std::string describe(TimeNs now) const override;
+  Verdict handle_result(const wire::Packet& packet, TimeNs now) override;
+  Verdict handle_answer(const wire::Packet& packet, TimeNs now) override;
+
+ private:
+  void piece_done(bool lost, TimeNs now) override;
+  void mismatch(const wire::Operation& other) override;
+  Status begin_call(bool is_broadcast, Rank root, void* buffer, std::size_t bytes, TimeNs now);
+  // "collective step 3, a broadcast step of 4096 bytes from rank 0"
+  std::string describe_step() const;
+  void begin_piece(TimeNs now) noexcept;
+  bool is_root() const noexcept { return options_.rank == root_; }
+
+  const SessionOptions& options_;
+  bool started_ = false;
+  bool busy_ = false;
+  // The call under way.
+  bool is_broadcast_ = false;
+  Rank root_{};
+  std::uint8_t* buffer_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::size_t offset_ = 0;           // of the piece under way
+  std::uint32_t since_barrier_ = 0;  // broadcast steps
+  bool last_ = false;                // the piece under way ends the call
+  Status failure_;                   // of the call: its root is lost
+};
+
+}  // namespace sluice::client

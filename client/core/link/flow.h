@@ -1,0 +1,166 @@
+// One flow: the packets between this worker and one shard, both ways.
+//
+// Worker to appliance: numbers, what is in flight, round trips, the congestion window, when to ask
+// for feedback. Appliance to worker: which of its numbers arrived, and the credit to advertise. It
+// knows no chunks: recovery.h decides what to send again.
+// Numbers are u32 and wrap; they are compared as serial numbers (RFC 1982). Pure, no allocation;
+// the session's thread only.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "aggregator/base/check.h"
+#include "aggregator/base/serial.h"
+#include "aggregator/base/time.h"
+#include "aggregator/wire/packet.h"
+#include "client/core/link/congestion.h"
+
+namespace sluice::client {
+
+// Which numbers have come, of the last ones up to the highest.
+class RecentNumbers {
+ public:
+  static constexpr std::uint32_t kRemembered = 1024;
+
+  // A new highest one; the `skipped` before it have not come.
+  void advance(std::uint32_t number, std::uint32_t skipped) noexcept {
+    for (std::uint32_t back = std::min(skipped, kRemembered - 1); back != 0; --back)
+      words_[place(number - back)] &= ~bit_of(number - back);
+    note(number);
+  }
+  void note(std::uint32_t number) noexcept { words_[place(number)] |= bit_of(number); }
+  bool came(std::uint32_t number) const noexcept { return words_[place(number)] & bit_of(number); }
+
+ private:
+  static std::size_t place(std::uint32_t number) noexcept { return number % kRemembered / 64; }
+  static std::uint64_t bit_of(std::uint32_t number) noexcept {
+    return std::uint64_t{1} << number % 64;
+  }
+  std::array<std::uint64_t, kRemembered / 64> words_{};
+};
+
+class Flow {
+ public:
+  // `credit_packets`: appliance packets of this flow that the transport can buffer. In lockstep
+  // every contribution brings back a result and some feedback, so it bounds the window too.
+  explicit Flow(std::uint32_t credit_packets) noexcept
+      : congestion_(credit_packets - credit_packets / 4), credit_packets_(credit_packets) {}
+
+  // ---- sending ----
+  bool window_open() const noexcept { return in_flight() < congestion_.window(); }
+  // The same with a small reserve for what is more urgent than what fills the window: it need not
+  // wait for feedback, which comes for half a window at a time. With it the window stays below the
+  // credit.
+  bool window_open_for_urgent() const noexcept {
+    const std::uint32_t reserve = std::min(credit_packets_ / 8, Congestion::kFloor);
+    return in_flight() < congestion_.window() + reserve;
+  }
+  // Whether a stream may send, of which something is outstanding or not: while nothing is, nothing
+  // tells of what was sent, nobody asks, and a window that is shut would stay so.
+  bool may_send(bool outstanding) const noexcept { return window_open() || !outstanding; }
+  // Sent beyond the highest number that arrived. What is missing below it is lost, or late by a few
+  // places (forward acknowledgement, Mathis and Mahdavi 1996): it does not hold the window.
+  std::uint32_t in_flight() const noexcept {
+    return static_cast<std::uint32_t>(std::max(0, ahead(sent_, highest_)));
+  }
+  std::uint32_t window() const noexcept { return congestion_.window(); }
+  // The header of the next packet: takes a number and advertises credit.
+  wire::FlowHeader next_header(TimeNs now) noexcept {
+    const std::uint32_t credit = credit_to_advertise();
+    DCHECK(ahead(credit, advertised_) >= 0);  // what was promised stays promised
+    advertised_ = credit;
+    ++unreported_;
+    return {.number = ++sent_, .timestamp_us = wire_time_us(now), .credit = advertised_};
+  }
+  // Whether the packet whose header was just taken must ask for feedback. `last`: nothing else
+  // waits to be sent.
+  bool take_report_flag(bool last) noexcept {
+    DCHECK(unreported_ != 0);
+    if (!last && 2 * unreported_ < congestion_.window()) return false;
+    unreported_ = 0;
+    return true;
+  }
+  // Packets sent since feedback was asked for.
+  std::uint32_t unreported() const noexcept { return unreported_; }
+
+  // ---- receiving ----
+  // Bits: four bools come back through memory, where a read of all waits for the writes of each.
+  struct LossSignals {
+    bool valid : 1 = false;     // false: the header contradicts what was sent; ignore the packet
+    bool gap : 1 = false;       // worker packets are missing, neither confirmed nor declared lost
+    bool lost : 1 = false;      // appliance packets are missing
+    bool withheld : 1 = false;  // results were deferred for want of credit
+  };
+  // The feedback on every appliance packet.
+  LossSignals on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept;
+  // Contributions were lost.
+  void on_loss(TimeNs now) noexcept { congestion_.on_loss(now, rtt_.smoothed_ns()); }
+  // Nothing that matters is among the missing numbers up to the highest: every chunk there is known
+  // to be counted or lost, the rest were probes and credit updates.
+  void accept_gap() noexcept;
+  bool has_gap() const noexcept { return ahead(highest_ - received_, accepted_) > 0; }
+  std::uint32_t highest_arrived() const noexcept { return highest_; }
+  // All worker packets up to this number have arrived, as far as feedback can tell. Never when
+  // duplicates were seen, which hide losses.
+  bool all_arrived_up_to(std::uint32_t number) const noexcept {
+    return !duplicates_seen_ && ahead(confirmed_, number) >= 0;
+  }
+
+  // ---- credit ----
+  // Half of what was advertised is used up.
+  bool credit_due() const noexcept;
+  std::uint32_t credit_packets() const noexcept { return credit_packets_; }
+  // Results that may be asked for now without more of them on the way than buffers: some buffers
+  // are kept for the results of what is in flight.
+  std::uint32_t free_pulls() const noexcept;
+  void reserve_pulls(std::uint32_t count) noexcept {
+    pulls_ += count;
+    DCHECK(pulls_ <= credit_packets_);  // or results would find no buffer
+  }
+  void release_pulls(std::uint32_t count) noexcept {
+    CHECK(count <= pulls_);
+    pulls_ -= count;
+  }
+
+  // ---- appliance packets that are missing ----
+  // The first number of the newest gap.
+  std::uint32_t newest_gap() const noexcept { return newest_gap_; }
+  // All from this number on have come, late or not; false where that is not known any more.
+  bool all_came_from(std::uint32_t number) const noexcept;
+
+  // When the last packet came.
+  TimeNs heard_ns() const noexcept { return heard_ns_; }
+  const RttEstimator& rtt() const noexcept { return rtt_; }
+
+ private:
+  std::uint32_t credit_to_advertise() const noexcept {
+    const std::uint32_t credit = highest_in_ + credit_packets_ - std::min(credit_packets_, pulls_);
+    return ahead(credit, advertised_) > 0 ? credit : advertised_;
+  }
+  void check() const noexcept;
+
+  RttEstimator rtt_;
+  Congestion congestion_;
+  // Worker to appliance.
+  std::uint32_t sent_ = 0;      // the last number used
+  std::uint32_t received_ = 0;  // arrived there, duplicates too
+  std::uint32_t highest_ = 0;   // highest number that arrived there
+  std::uint32_t marked_ = 0;
+  std::uint32_t accepted_ = 0;  // missing numbers that are accounted for; wraps with duplicates
+  std::uint32_t confirmed_ = 0;
+  std::uint32_t unreported_ = 0;  // sent since feedback was asked for
+  bool duplicates_seen_ = false;
+  // Appliance to worker.
+  TimeNs heard_ns_ = 0;
+  std::uint32_t highest_in_ = 0;
+  std::uint32_t newest_gap_ = 0;
+  RecentNumbers recent_in_;
+  std::uint32_t deferred_ = 0;
+  std::uint32_t advertised_ = 0;
+  std::uint32_t pulls_ = 0;  // results asked for and still to come
+  std::uint32_t credit_packets_;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,252 @@
+#include "client/core/sums/gradients.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "aggregator/base/check.h"
+#include "client/core/calls/error_prefix.h"
+#include "client/core/calls/text.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr std::size_t kListedTensors = 5;
+
+}  // namespace
+
+GradientStream::GradientStream(const SessionOptions& options, Layout layout, Link& link,
+                               Step first_step)
+    : Stream(StreamId::kGradients, link),
+      options_(options),
+      layout_(std::move(layout)),
+      tensors_(options, layout_, first_step),
+      averaging_(layout_.tensor_count()),
+      averages_(layout_.tensor_count()),
+      gradient_priorities_(layout_.tensor_count()),
+      residuals_(layout_, options.prune, options.executor),
+      late_(link.counters, layout_, residuals_) {
+  if (options.trace) trace_.enable(layout_.tensor_count());
+}
+
+void GradientStream::join(const wire::Accept& accept) {
+  CHECK(!recovery_ && accept.shards == link_.shard_count());
+  scheduler_.emplace(options_.schedule, ScheduleSetup{.shard_count = accept.shards,
+                                                      .chunk_count = layout_.chunk_count(),
+                                                      .chunk_bytes = layout_.chunk_bytes(),
+                                                      .first_chunks = layout_.first_chunks()});
+  last_sent_.assign(accept.shards, {});
+  bool relays = false;
+  for (std::uint32_t tensor = 0; tensor < layout_.tensor_count(); ++tensor)
+    relays |= layout_.tensor(tensor).relayed;
+  departures_.assign(accept.shards, {});
+  // A place a chunk: what is more urgent overtakes, and what it overtook holds no window.
+  const std::size_t departures = layout_.chunk_count() / accept.shards + kChunksPerBlock;
+  for (std::uint16_t shard = 0; relays && shard < accept.shards; ++shard)
+    departures_[shard] = Ring<Departure>(departures);
+  recovery_.emplace(layout_.chunk_count(), accept.shards, layout_.first_chunks());
+  const PolicyOptions policy = accept.policy;
+  default_averaging_ = resolved(options_.averaging, policy);
+  for (std::uint32_t tensor = 0; tensor < layout_.tensor_count(); ++tensor) {
+    const bool is_sum = layout_.result_dtype(tensor) == Dtype::kFloat32;
+    averaging_[tensor] = !layout_.tensor(tensor).relayed ? default_averaging_
+                         : is_sum                        ? AveragingChoice::kSum
+                                                         : AveragingChoice::kWeight;
+  }
+  if (!policy.tolerates_stragglers()) return;
+  arena_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
+  late_.join(policy, layout_.chunk_count(), layout_.chunk_bytes());
+  first_step_ =
+      std::max<Step>(1, accept.first_steps[static_cast<std::size_t>(StreamId::kGradients)]);
+  if (accept.rejoined != 0)
+    behind_ = {StatusCode::kBehind, error_prefix(options_) +
+                                        "this rank has joined a job that runs and needs the "
+                                        "state of another rank first (resync)"};
+}
+
+void GradientStream::start(TimeNs now) noexcept {
+  CHECK(!started_ && recovery_.has_value());
+  started_ = true;
+  last_progress_ns_ = now;
+}
+
+// ---- the application's side ----
+
+Status GradientStream::submit(const Submission& submission, TimeNs now) {
+  if (!behind_.ok()) return behind_;
+  Status status = tensors_.check(submission);
+  if (status.ok() && !submission.contribute) status = check_catch_up(submission);
+  CHECK(submission.wanted || !tolerant());
+  CHECK(!status.ok() || residuals_.is_far(submission.tensor) == (submission.far != nullptr));
+  if (status.ok()) tensors_.accept(submission, now);
+  return status;
+}
+
+Status GradientStream::check_catch_up(const Submission& submission) const {
+  const auto refuse = [&](const std::string& why) -> Status {
+    return {StatusCode::kInvalidArgument, error_prefix(options_) + "tensor '" +
+                                              layout_.tensor(submission.tensor).name + "': " + why};
+  };
+  if (!tolerant())
+    return refuse(
+        "a synchronous job waits for every rank, so there is nothing to catch up with; submit a "
+        "gradient");
+  const Step step = tensors_.next_step(submission.tensor);
+  // With a late gradient to give, it says what it has for every chunk.
+  if (step > kFullSteps || open_step() > step || late_.waiting()) return {};
+  return refuse("step " + std::to_string(step) + " waits for every rank, as the first " +
+                std::to_string(kFullSteps) + " steps of a job do; submit a gradient");
+}
+
+void GradientStream::set_averaging(std::uint32_t tensor, AveragingChoice choice) noexcept {
+  CHECK(recovery_ && tensor < averaging_.size() && !tensors_.in_flight(tensor));
+  averaging_[tensor] = choice == AveragingChoice::kDefault ? default_averaging_ : choice;
+}
+
+Status GradientStream::end_step() { return behind_.ok() ? tensors_.end_step() : behind_; }
+
+bool GradientStream::schedule_next(TimeNs now) {
+  const auto ready = std::find_if(measuring_.begin(), measuring_.end(), [&](std::uint32_t tensor) {
+    return residuals_.measured(tensor);
+  });
+  std::uint32_t tensor = 0;
+  DCHECK(measuring_.size() + scheduled_count_ <= tensors_.count());
+  if (ready != measuring_.end()) {
+    tensor = *ready;
+    measuring_.erase(ready);
+  } else if (started_ && tensors_.next_joined(tensor)) {
+    if (has_data(tensor)) {
+      const Submission& submission = tensors_.submission(tensor);
+      residuals_.begin_step(tensor, static_cast<const float*>(submission.input), submission.far);
+    }
+    if (!residuals_.measured(tensor)) {
+      measuring_.push_back(tensor);
+      return true;
+    }
+  } else {
+    return false;
+  }
+  schedule(tensor, now);
+  return true;
+}
+
+bool GradientStream::is_measured() const noexcept {
+  return std::any_of(measuring_.begin(), measuring_.end(),
+                     [&](std::uint32_t tensor) { return residuals_.measured(tensor); });
+}
+
+void GradientStream::await_measurements() noexcept {
+  for (const std::uint32_t tensor : measuring_) residuals_.await(tensor);
+  measuring_.clear();
+}
+
+// The tensor takes part in the step under way, with data or without. What has come for it already
+// is applied, so this may end the step.
+void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
+  if (scheduled_count_++ == 0) scheduler_->begin_step(now);
+  CHECK(scheduled_count_ <= tensors_.count() && averages_[tensor].chunks_left == 0);
+  CHECK(tensors_.active(tensor));
+  averages_[tensor] = {.chunks_left = chunks_of(tensor)};
+  last_progress_ns_ = std::max(last_progress_ns_, now);
+  const Part part = tensors_.part(tensor);
+  if (part == Part::kGradient) {
+    gradient_priorities_[tensor] = tensors_.submission(tensor).priority;
+    nil_weight_ = tensors_.submission(tensor).weight;
+  }
+  if (tolerant() && scheduled_count_ == tensors_.count() && !tensors_.catching_up())
+    finished_ = current_step();
+  if (part != Part::kLeftOut)
+    trace_.queued(tensor, current_step(), priority_of(tensor), contributes(tensor),
+                  tensors_.submission(tensor).ready_ns, now);
+  const ChunkIndex first = layout_.first_chunk(tensor);
+  const ChunkIndex end = layout_.first_chunk(tensor + 1);
+  const bool plain = !tolerant() && has_data(tensor) && !residuals_.prunes(tensor);
+  if (plain && tensors_.submission(tensor).wanted) {
+    recovery_->expect_run(first, end);
+    return scheduler_->push_run(first, end, priority_of(tensor), now);
+  }
+  for (ChunkIndex chunk = first; chunk < end; ++chunk) {
+    if (!tolerant() || !arena_->has(chunk)) {
+      schedule_chunk(chunk, tensor, now);
+      continue;
+    }
+    apply(chunk, layout_.chunk(chunk), arena_->get(chunk));
+    (void)chunk_done(tensor, now);
+  }
+}
+
+// Its result is not here. It is contributed while the step is open, and otherwise only pulled.
+void GradientStream::schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept {
+  const Step current = current_step();
+  DCHECK(!recovery_->wants(chunk));
+  if (closed_ && (passed_ >= current || known_open_ > current + 1)) {
+    recovery_->pull(chunk);
+  } else if (closed_ || !(contributes(tensor) || requeues_now())) {
+    // A result that came too early was not kept, and does not come again by itself.
+    recovery_->await(chunk, passed_ >= current ? now : now + kIdleProbeInterval);
+  } else {
+    const bool data = carries_data(chunk, tensor);
+    const Priority priority = data ? priority_of(tensor) : kNilPriority;
+    bool alone = true;  // no other chunk stands for it with the scheduler
+    if (!data)
+      alone = recovery_->expect_absent(chunk);
+    else if (residuals_.prunes(tensor))
+      alone = recovery_->expect_shared(chunk);
+    else
+      recovery_->expect(chunk);
+    if (alone)
+      scheduler_->push(chunk, priority, now);
+    else
+      scheduler_->push_along(chunk, priority, now);
+  }
+  if (tensors_.part(tensor) == Part::kGradient && !tensors_.submission(tensor).wanted)
+    recovery_->want_no_result(chunk);
+}
+
+Priority GradientStream::priority_of(std::uint32_t tensor) const noexcept {
+  return tensors_.part(tensor) == Part::kLeftOut ? kNilPriority : gradient_priorities_[tensor];
+}
+
+Priority GradientStream::block_priority(std::uint32_t block) const noexcept {
+  const ChunkIndex first = block * kChunksPerBlock;
+  const ChunkIndex end = std::min(first + kChunksPerBlock, layout_.chunk_count());
+  DCHECK(first < end);
+  Priority least_urgent = 0;
+  for (ChunkIndex chunk = first; chunk < end;) {
+    const std::uint32_t index = layout_.chunk(chunk).tensor;
+    if (tensors_.active(index)) least_urgent = std::max(least_urgent, priority_of(index));
+    chunk = layout_.first_chunk(index + 1);
+  }
+  return least_urgent;
+}
+
+std::string GradientStream::describe(TimeNs now) const {
+  if (!in_progress()) return {};
+  return "step " + std::to_string(current_step()) + " has made no progress for " +
+         seconds_text(now - last_progress_ns_) + ": " + describe_open_tensors();
+}
+
+std::string GradientStream::describe_open_tensors() const {
+  std::string open, unsubmitted;
+  std::size_t open_count = 0, unsubmitted_count = 0;
+  const auto add = [this](std::string& list, std::size_t& count, std::uint32_t index) {
+    if (++count <= kListedTensors)
+      list += (count == 1 ? "'" : ", '") + layout_.tensor(index).name + "'";
+  };
+  const auto close = [](std::string& list, std::size_t count) {
+    if (count > kListedTensors) list += " and " + std::to_string(count - kListedTensors) + " more";
+  };
+  for (std::uint32_t index = 0; index < tensors_.count(); ++index) {
+    if (tensors_.active(index)) add(open, open_count, index);
+    if (tensors_.part(index) == Part::kUnasked) add(unsubmitted, unsubmitted_count, index);
+  }
+  close(open, open_count);
+  close(unsubmitted, unsubmitted_count);
+  std::string text;
+  if (open_count != 0) text += "waiting for the results of " + open;
+  if (unsubmitted_count != 0)
+    text += (text.empty() ? "" : "; ") + std::string("this rank has not submitted ") + unsubmitted +
+            " (end_step() declares tensors without a gradient)";
+  return text;
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,277 @@
+// Stream 0: the tensors of the step under way, their chunks on the way out and their averages on
+// the way back.
+//
+// tensors.h counts steps; this moves the bytes of the step under way, one at a time on the wire.
+// In a job that tolerates stragglers, results may come before the tensor is submitted (they wait in
+// the arena and cancel the sending), the appliance may be further than this worker (results are
+// pulled), a tensor may take part without a gradient (catching up), and chunks that missed their
+// step may go into the open one (late.h). Pure; the session's thread only.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/core/calls/layout.h"
+#include "client/core/calls/residuals.h"
+#include "client/core/calls/ring.h"
+#include "client/core/calls/tensors.h"
+#include "client/core/calls/trace.h"
+#include "client/core/link/recovery.h"
+#include "client/core/link/stream.h"
+#include "client/core/sums/arena.h"
+#include "client/core/sums/average.h"
+#include "client/core/sums/late.h"
+#include "client/sched/scheduler.h"
+
+namespace sluice::client {
+
+inline constexpr Priority kNilPriority = 0;  // without data: others may wait for nothing else
+
+class GradientStream final : public Stream {
+ public:
+  // `first_step`: 1, but in tests of the last steps.
+  GradientStream(const SessionOptions& options, Layout layout, Link& link, Step first_step = 1);
+
+  // The shards and the policy are known: schedulers, recovery, arena and late buffer are built.
+  // `rejoined`: the job runs already, so another rank's state is needed first.
+  void join(const wire::Accept& accept);
+  // All ranks have joined: what was submitted so far may leave.
+  void start(TimeNs now) noexcept;
+
+  // ---- the application's side ----
+  Status submit(const Submission& submission, TimeNs now);
+  Status end_step();
+  bool take_ended_step() noexcept { return tensors_.take_ended(); }
+  const Tensors& tensors() const noexcept { return tensors_; }
+  const Layout& layout() const noexcept { return layout_; }
+  AveragingChoice default_averaging() const noexcept { return default_averaging_; }
+  // What the tensor's output holds from its next submission on; kDefault: what the job's does.
+  // Precondition: joined, and the tensor is not in flight.
+  void set_averaging(std::uint32_t tensor, AveragingChoice choice) noexcept;
+  // Hands the chunks of the next tensor that was submitted to the scheduler, or first has measured
+  // what of it leaves. A call of the application does not: it would take as long as the tensor is
+  // big. False: there was nothing to do.
+  bool schedule_next(TimeNs now);
+  bool has_next() const noexcept {
+    return (started_ && tensors_.has_joined()) || (!measuring_.empty() && is_measured());
+  }
+  // Blocks until nobody reads what was submitted: before its memory is given back.
+  void await_measurements() noexcept;
+
+  // ---- stragglers ----
+  bool tolerant() const noexcept { return arena_.has_value(); }
+  // A packet said which step is open.
+  void learn_open_step(Step open_step, TimeNs now) noexcept {
+    if (tolerant() && open_step > known_open_) advance_open_step(open_step, now);
+  }
+  // See Session. Never below what this worker may contribute to.
+  Step open_step() const noexcept { return std::max(known_open_, first_step_); }
+  // Everything that is finished is applied here, and nothing waits to be requeued.
+  bool up_to_date() const noexcept { return current_step() >= known_open_ && !late_.waiting(); }
+  std::uint32_t waiting_late_chunks() const noexcept { return late_.waiting_count(); }
+  // Why nothing can be submitted before resume(); ok while it can.
+  const Status& behind_status() const noexcept { return behind_; }
+  // Gives the step under way up, and all that waits.
+  void fall_behind(Status why);
+  // Nothing is contributed any more: what waits to be requeued is given up.
+  void leave() noexcept { late_.discard_all(); }
+  // Another rank's state after step - 1 is in use.
+  void resume(Step step, TimeNs now) noexcept;
+  const StepReport* report(Step step) const noexcept;
+  const StepReport* last_report() const noexcept;
+
+  // ---- as a stream ----
+  Step current_step() const noexcept override { return tensors_.current(); }
+  // Something was submitted in the step under way and is not done.
+  bool in_progress() const noexcept override { return started_ && tensors_.begun(); }
+  TimeNs last_progress_ns() const noexcept override { return last_progress_ns_; }
+  std::string describe(TimeNs now) const override;
+  Verdict handle_result(const wire::Packet& packet, TimeNs now) override;
+  Verdict handle_answer(const wire::Packet& packet, TimeNs now) override;
+  // Feedback has come: what is not wanted and seems to have arrived is asked about.
+  void confirm_arrived(std::uint16_t shard) noexcept {
+    if (!departures_[shard].empty()) confirm_departures(shard);
+  }
+  bool write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) override;
+  Priority block_priority(std::uint32_t block) const noexcept override;
+  bool uses(std::uint16_t) const noexcept override { return in_progress(); }
+  Recovery& recovery() noexcept override { return *recovery_; }
+  const Recovery& recovery() const noexcept { return *recovery_; }
+
+  // Something waits for packets in flight to arrive, and feedback on the shard's was not asked for.
+  bool wants_feedback(std::uint16_t shard) const noexcept {
+    return scheduler_.has_value() && scheduler_->waits_for_arrival() && in_flight(shard) != 0 &&
+           link_.flows[shard].unreported() != 0;
+  }
+  // A request for feedback that overtook what it asks about would report it as arrived.
+  Priority feedback_priority(std::uint16_t shard) const noexcept {
+    return last_sent_[shard].unreported_priority;
+  }
+  // Members changed, or this worker was away.
+  void relearn() noexcept {
+    if (scheduler_) scheduler_->relearn();
+  }
+  std::string describe_plan() const {
+    return scheduler_ ? scheduler_->describe_plan() : std::string();
+  }
+  TensorTrace& trace() noexcept { return trace_; }
+  Residuals& residuals() noexcept { return residuals_; }
+  const Residuals& residuals() const noexcept { return residuals_; }
+
+ private:
+  using Part = Tensors::Part;
+  struct LastSent {
+    std::uint32_t number = 0;          // of the last contribution
+    Priority unreported_priority = 0;  // the least urgent one since feedback was asked for
+  };
+  // A tensor's average of the step under way, as it comes.
+  struct Average {
+    bool any_data = false;     // some result carried data
+    bool some_absent = false;  // some result carried none
+    bool non_finite = false;
+    std::uint64_t weight = 0;
+    std::uint32_t chunks_left = 0;
+  };
+
+  // gradients.cc
+  Status check_catch_up(const Submission& submission) const;
+  void schedule(std::uint32_t tensor, TimeNs now);
+  bool is_measured() const noexcept;  // of what was measured, something waits to be scheduled
+  void schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept;
+  // gradients_send.cc
+  // What this worker has to say of a chunk, and its data in memory.
+  struct Offer {
+    std::span<const std::uint8_t> payload;  // empty: no data
+    Step base_step = 0;
+    std::uint32_t weight = 0;
+    bool wanted = true;
+    bool averaged = false;
+    friend bool same_story(const Offer& left, const Offer& right) noexcept {
+      return left.payload.empty() == right.payload.empty() && left.base_step == right.base_step &&
+             left.weight == right.weight && left.wanted == right.wanted &&
+             left.averaged == right.averaged;
+    }
+  };
+  // The sparse packet that is being made; of no chunk: it will be another one.
+  struct Entries {
+    std::uint64_t chunks = 0;
+    std::uint64_t filled = 0;  // of them, those with values
+    std::size_t bytes = 0;
+  };
+  Offer offer_of(ChunkIndex chunk, const ChunkSpan& span) const noexcept;
+  std::uint64_t keep_fitting(std::uint32_t block, std::uint64_t chunks) noexcept;
+  bool add_entry(std::uint64_t bit, const ChunkSpan& span, const Offer& offer) noexcept;
+  std::size_t finish_entries(std::span<std::uint8_t> out) const noexcept;
+  void write_chunks(const Choice& choice, std::uint64_t chunks, Transmit& transmit,
+                    std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::uint32_t in_flight(std::uint16_t shard) const noexcept;
+  WindowState window_state(TimeNs now) const noexcept;
+  Priority priority_of(std::uint32_t tensor) const noexcept;
+  // This worker has a gradient for the step under way, with data or without.
+  bool contributes(std::uint32_t tensor) const noexcept {
+    const Part part = tensors_.part(tensor);
+    return part == Part::kLeftOut ? !tensors_.catching_up() : part == Part::kGradient;
+  }
+  bool has_data(std::uint32_t tensor) const noexcept {
+    return tensors_.part(tensor) == Part::kGradient && tensors_.carries_data(tensor);
+  }
+  // The application wants its average.
+  bool wants_average(std::uint32_t tensor) const noexcept {
+    const Part part = tensors_.part(tensor);
+    return (part == Part::kGradient && tensors_.submission(tensor).wanted) ||
+           part == Part::kCatchUp;
+  }
+  // It has data for the chunk in the step under way.
+  bool carries_data(ChunkIndex chunk, std::uint32_t tensor) const noexcept {
+    return contributes(tensor) ? has_data(tensor) : late_.waiting(chunk);
+  }
+  std::span<const std::uint8_t> input_of(const ChunkSpan& span) const noexcept;
+  const float* floats_of(const ChunkSpan& span) const noexcept {
+    return reinterpret_cast<const float*>(input_of(span).data());
+  }
+  // What waits to be requeued, or at least this worker's presence, goes into the step under way.
+  bool requeues_now() const noexcept {
+    return late_.requeues() && !closed_ && current_step() >= first_step_;
+  }
+  std::uint32_t chunks_of(std::uint32_t tensor) const noexcept {
+    return layout_.first_chunk(tensor + 1) - layout_.first_chunk(tensor);
+  }
+  std::string describe_open_tensors() const;
+
+  // gradients_receive.cc
+  std::span<const std::uint8_t> expanded(std::span<const std::uint8_t> bytes,
+                                         std::size_t elem_count, Dtype dtype) noexcept;
+  Verdict take_result(const wire::Packet& packet, ChunkIndex chunk, const ChunkResult& result,
+                      TimeNs now);
+  void finish_tensor(std::uint32_t tensor, TimeNs now);
+  void clear_absent_parts(std::uint32_t tensor) noexcept;
+  void finish_step();
+  // After a chunk of the tensor was applied.
+  Verdict chunk_done(std::uint32_t tensor, TimeNs now);
+  void discard_unknown(std::uint32_t tensor) noexcept;
+  // Counts this rank among those that sent what is not finite, if it did.
+  void count_own_non_finite(const ChunkSpan& span) noexcept;
+  void account(ChunkIndex chunk, const ChunkSpan& span, bool counted) noexcept;
+  void apply(ChunkIndex chunk, const ChunkSpan& span, const ChunkResult& result) noexcept;
+  // The appliance has this worker's part of the chunk, whose result it does not want.
+  void arrived(ChunkIndex chunk, TimeNs now);
+  void finish_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now);
+  void confirm_departures(std::uint16_t shard) noexcept;
+  void advance_open_step(Step open_step, TimeNs now) noexcept;
+  void add_to_report(const wire::Packet& packet, ChunkIndex chunk, std::uint16_t members) noexcept;
+
+  const SessionOptions& options_;
+  const Layout layout_;
+  Tensors tensors_;
+  AveragingChoice default_averaging_{};        // resolved, once joined
+  std::vector<AveragingChoice> averaging_;     // by tensor, likewise
+  std::vector<Average> averages_;              // by tensor
+  std::vector<Priority> gradient_priorities_;  // by tensor, of its last gradient
+  std::optional<Scheduler> scheduler_;
+  std::vector<LastSent> last_sent_;  // per shard
+  // Packets of tensors whose results are not wanted that may still be on their way: per shard, by
+  // number. Of one that has no room its block's timer asks.
+  struct Departure {
+    std::uint32_t number = 0;
+    std::uint32_t block = 0;
+  };
+  std::vector<Ring<Departure>> departures_;
+  std::optional<Recovery> recovery_;
+  TensorTrace trace_;
+  bool started_ = false;
+  std::uint32_t scheduled_count_ = 0;  // tensors of the step under way
+  // Tensors of the step under way that are not scheduled before it is known what of them leaves.
+  std::vector<std::uint32_t> measuring_;
+  std::uint32_t nil_weight_ = 1;  // of contributions without data: as the last submission's
+  TimeNs last_progress_ns_ = 0;
+  // Jobs that tolerate stragglers.
+  std::optional<ReceiveArena> arena_;
+  Residuals residuals_;
+  LateChunks late_;
+  Step known_open_ = 0;  // newest step that a packet said is open
+  Step first_step_ = 1;  // that this worker may contribute to
+  Step passed_ = 0;      // newest step of which a result came too early to be kept
+  // A gradient is finished, and the appliance does not know; 0: none.
+  Step finished_ = 0;
+  // It has come to a step, and the appliance, which counts on two ranks inside the window, would
+  // hear of that only when the next gradient is finished.
+  bool tell_reached_ = false;
+  bool closed_ = false;  // the appliance has closed the step under way
+  Status behind_;
+  StepReport open_report_;  // of the step under way
+  std::array<StepReport, kReportedSteps> reports_;
+  alignas(64) float scratch_[kMaxChunkBytes];  // an element of int8 is a byte of a chunk
+  std::uint8_t packed_[kMaxChunkBytes];
+  std::uint8_t expanded_[kMaxChunkBytes];  // of a sparse result
+  Entries entries_;
+  std::uint8_t entry_bytes_[kMaxChunkBytes];
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,114 @@
+// Stream 0 of a worker that is late: what the appliance answers about its chunks, steps that closed
+// without it, and falling behind.
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <utility>
+
+#include "aggregator/base/check.h"
+#include "client/core/calls/error_prefix.h"
+#include "client/core/sums/gradients.h"
+
+namespace sluice::client {
+
+Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
+  const auto& body = packet.body<wire::Answer>();
+  if (!started_ || body.step != current_step() || !behind_.ok()) return Verdict::kProbe;
+  const ChunkIndex first = body.block * kChunksPerBlock;
+  if (body.block >= kMaxChunks / kChunksPerBlock || first >= layout_.chunk_count())
+    return Verdict::kBadChunk;
+  if (body.status == wire::AnswerStatus::kGone) {
+    const std::string gone = error_prefix(options_) + "step " + std::to_string(body.step) +
+                             " is no longer kept by the appliance, which is at step " +
+                             std::to_string(body.open_step) + ": ";
+    if (!tolerant()) {
+      link_.fail({StatusCode::kClosed, gone + "the job went on without this rank; start it again"});
+    } else {
+      Status why(StatusCode::kBehind, gone + "get the state of another rank (resync)");
+      link_.events.push({.kind = Event::Kind::kFellBehind, .step = current_step(), .status = why});
+      fall_behind(std::move(why));
+    }
+    return Verdict::kTooOld;
+  }
+  const std::uint16_t shard = shard_of(first, link_.shard_count());
+  std::uint64_t lost = recovery_->answer(body, now, link_.flows[shard]);
+  finish_unwanted(first, body.counted | body.complete, now);
+  if (body.step != current_step()) return Verdict::kProbe;  // that was the rest of it
+  for (; lost != 0; lost &= lost - 1) {
+    const ChunkIndex chunk = first + static_cast<ChunkIndex>(std::countr_zero(lost));
+    DCHECK(chunk < layout_.chunk_count());
+    const std::uint32_t tensor = layout_.chunk(chunk).tensor;
+    DCHECK(tensors_.active(tensor));
+    scheduler_->push_again(chunk, carries_data(chunk, tensor) ? priority_of(tensor) : kNilPriority);
+  }
+  return Verdict::kProbe;
+}
+
+// The appliance has these chunks, of the block that begins with `first`.
+void GradientStream::finish_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now) {
+  const Step step = current_step();
+  DCHECK(first % kChunksPerBlock == 0);
+  for (std::uint64_t rest = recovery_->unwanted(first / kChunksPerBlock, chunks);
+       rest != 0 && step == current_step(); rest &= rest - 1)
+    arrived(first + static_cast<ChunkIndex>(std::countr_zero(rest)), now);
+}
+
+// All chunks of earlier steps are closed, in every shard: nobody needs this worker's part of them.
+void GradientStream::advance_open_step(Step open_step, TimeNs now) noexcept {
+  CHECK(tolerant() && open_step > known_open_);
+  known_open_ = open_step;
+  // What is on its way to the step under way may be counted there, however far the others are.
+  if (!tensors_.begun()) late_.expire(std::max(current_step(), known_open_));
+  if (closed_ || !behind_.ok() || known_open_ <= current_step()) return;
+  CHECK(started_);
+  closed_ = true;
+  recovery_->close_step(now + kIdleProbeInterval);
+}
+
+// What was sent and not answered left with its residual.
+void GradientStream::discard_unknown(std::uint32_t tensor) noexcept {
+  CHECK(has_data(tensor));
+  for (ChunkIndex chunk = layout_.first_chunk(tensor); chunk < layout_.first_chunk(tensor + 1);
+       ++chunk)
+    if (recovery_->lacks(chunk) && recovery_->was_sent(chunk))
+      residuals_.discard(layout_.chunk(chunk));
+}
+
+void GradientStream::fall_behind(Status why) {
+  CHECK(tolerant() && !why.ok());
+  await_measurements();
+  CHECK(measuring_.empty());
+  for (std::uint32_t tensor = 0; tensor < tensors_.count(); ++tensor) {
+    if (!tensors_.in_flight(tensor)) continue;
+    const bool partly = has_data(tensor) && averages_[tensor].chunks_left != 0;
+    if (tensors_.carries_data(tensor))
+      late_.unknown(partly ? averages_[tensor].chunks_left : chunks_of(tensor));
+    if (has_data(tensor) && residuals_.covers(tensor)) discard_unknown(tensor);
+    link_.events.push({.kind = Event::Kind::kTensorLost, .tensor = tensor, .status = why});
+  }
+  tensors_.abandon();
+  std::fill(averages_.begin(), averages_.end(), Average{});
+  late_.discard_all();
+  recovery_->abandon(link_.flows);
+  scheduler_->clear();
+  arena_->clear();
+  open_report_ = {};
+  scheduled_count_ = 0;
+  finished_ = 0;
+  tell_reached_ = false;
+  behind_ = std::move(why);
+}
+
+void GradientStream::resume(Step step, TimeNs now) noexcept {
+  CHECK(!behind_.ok() && !late_.waiting());
+  CHECK(scheduled_count_ == 0 && finished_ == 0);
+  tensors_.resume(step);
+  link_.counters.steps_done = step - 1;
+  closed_ = known_open_ > step;
+  last_progress_ns_ = now;
+  relearn();
+  behind_ = {};
+  tell_reached_ = true;
+}
+
+}  // namespace sluice::client
