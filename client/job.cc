@@ -102,17 +102,17 @@ Status Job::attach_device(std::unique_ptr<Device> device, const PruneOptions& pr
   if (device == nullptr) return {};
   device_ = std::move(device);
   const Layout& layout = shared_.member.layout();
-  rooms_ = std::make_unique<FarRooms>(layout, pruning);
-  Status status = device_->allocate(CopyStage::staging_bytes(layout, rooms_.get()));
+  buffers_ = std::make_unique<DeviceBuffers>(layout, pruning);
+  Status status = device_->allocate(CopyStage::staging_bytes(layout, buffers_.get()));
   if (!status.ok()) return status;
-  if (!rooms_->empty()) {
-    Result<std::unique_ptr<FarWork>> far = FarWork::create(*device_, *rooms_, pruning);
+  if (!buffers_->empty()) {
+    Result<std::unique_ptr<FarWork>> far = FarWork::create(*device_, *buffers_, pruning);
     if (!far.ok()) return far.status();
     far_ = std::move(far).value();
   }
   shared_.stage = std::make_unique<CopyStage>(layout, device_->staging(),
                                               CopyStage::limits_for(device_->facts().bytes_per_s),
-                                              rooms_.get());
+                                              buffers_.get());
   copier_ = std::make_unique<Copier>(
       shared_, *device_, far_.get(),
       [this](const Submission& submission) { return hand_over(submission); }, who + ": ");

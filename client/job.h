@@ -136,7 +136,7 @@ class Job {
   Status prune_position(std::uint32_t tensor, const char* call, PrunePosition*& position);
   // A far tensor's residual, part by part through host memory: `use` gets each, and the index of
   // its first element, when it has come from the device (kIn), or writes it before it goes there.
-  Status move_residual(Lock& lock, std::uint32_t tensor, CopyStage::Way way,
+  Status move_residual(Lock& lock, std::uint32_t tensor, CopyStage::Direction direction,
                        const std::function<void(std::span<float> part, std::size_t first)>& use);
   std::string left_behind_note();                  // what the log says at the end; empty: nothing
   Status hand_over(const Submission& submission);  // with the lock held
@@ -173,7 +173,7 @@ class Job {
   std::atomic<std::thread::id> trace_thread_{};
   std::unique_ptr<TraceFile> trace_;
   std::unique_ptr<Device> device_;               // null: all gradients are in host memory
-  std::unique_ptr<FarRooms> rooms_;              // likewise
+  std::unique_ptr<DeviceBuffers> buffers_;       // likewise
   std::unique_ptr<FarWork> far_;                 // null: no tensor is far
   std::unique_ptr<Copier> copier_;               // its thread uses all of the above
   std::unique_ptr<Progress> progress_;           // so does its

@@ -13,7 +13,7 @@ Status Job::get_residual(std::uint32_t tensor, float* values) {
   Kept kept;
   Status status = check_not_staged(tensor, "get_residual");
   if (status.ok() && is_far(tensor))
-    return move_residual(lock, tensor, CopyStage::Way::kIn,
+    return move_residual(lock, tensor, CopyStage::Direction::kIn,
                          [values](std::span<float> part, std::size_t first) {
                            std::copy(part.begin(), part.end(), values + first);
                          });
@@ -27,7 +27,7 @@ Status Job::set_residual(std::uint32_t tensor, const float* values) {
   Kept kept;
   Status status = check_not_staged(tensor, "set_residual");
   if (status.ok() && is_far(tensor))
-    return move_residual(lock, tensor, CopyStage::Way::kOut,
+    return move_residual(lock, tensor, CopyStage::Direction::kOut,
                          [values](std::span<float> part, std::size_t first) {
                            std::copy_n(values + first, part.size(), part.begin());
                          });
@@ -41,7 +41,7 @@ Status Job::prune_position(std::uint32_t tensor, const char* call, PrunePosition
   Kept kept;
   Status status = check_not_staged(tensor, call);
   if (status.ok() && is_far(tensor))
-    kept.position = &rooms_->position(tensor);
+    kept.position = &buffers_->position(tensor);
   else if (status.ok())
     status = shared_.member.residual(tensor, kept);
   position = kept.position;
@@ -78,22 +78,22 @@ bool Job::is_far(std::uint32_t tensor) const noexcept {
 // A part at a time, as much as there is page-locked memory for. Jobs that have ended have residuals
 // too.
 Status Job::move_residual(
-    Lock& lock, std::uint32_t tensor, CopyStage::Way way,
+    Lock& lock, std::uint32_t tensor, CopyStage::Direction direction,
     const std::function<void(std::span<float> part, std::size_t first)>& use) {
   if (!shared_.failure.ok()) return shared_.failure;
   CopyStage& stage = *shared_.stage;
-  const std::span<std::uint8_t> room = stage.residual_room(tensor);
-  auto* const floats = reinterpret_cast<float*>(room.data());
+  const std::span<std::uint8_t> staging = stage.residual_staging(tensor);
+  auto* const floats = reinterpret_cast<float*>(staging.data());
   const std::size_t count = shared_.member.layout().tensor(tensor).elem_count;
-  const std::size_t room_count = room.size() / sizeof(float);
-  for (std::size_t first = 0; first < count; first += room_count) {
-    const std::span<float> part(floats, std::min(room_count, count - first));
-    if (way == CopyStage::Way::kOut) use(part, first);
-    stage.copy_residual(tensor, way, first * sizeof(float), part.size_bytes());
+  const std::size_t staging_count = staging.size() / sizeof(float);
+  for (std::size_t first = 0; first < count; first += staging_count) {
+    const std::span<float> part(floats, std::min(staging_count, count - first));
+    if (direction == CopyStage::Direction::kOut) use(part, first);
+    stage.copy_residual(tensor, direction, first * sizeof(float), part.size_bytes());
     shared_.copies.notify_one();
     shared_.changed.wait(lock, [&] { return !stage.holds(tensor); });
     if (stage.outcome(tensor) != StatusCode::kOk) return shared_.status();
-    if (way == CopyStage::Way::kIn) use(part, first);
+    if (direction == CopyStage::Direction::kIn) use(part, first);
   }
   return {};
 }
@@ -128,7 +128,7 @@ Status Job::left_behind(LeftBehind& found) {
     if (!status.ok() || !shared_.member.leaves_behind(tensor)) continue;
     status = check_not_staged(tensor, "get_left_behind");
     if (status.ok() && is_far(tensor)) {
-      status = move_residual(lock, tensor, CopyStage::Way::kIn,
+      status = move_residual(lock, tensor, CopyStage::Direction::kIn,
                              [&](std::span<float> part, std::size_t) { found.add(part); });
       continue;
     }

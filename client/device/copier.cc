@@ -19,13 +19,16 @@ constexpr std::chrono::microseconds kLook{20};
 constexpr DurationNs kStopLimit = kSecond;
 
 std::string what_failed(const CopyStage::Copy& copy, const Layout& layout) {
-  if (copy.way == CopyStage::Way::kScale) return "scaling residuals on the device failed: ";
+  if (copy.direction == CopyStage::Direction::kScale)
+    return "scaling residuals on the device failed: ";
   const std::string tensor = "tensor '" + layout.tensor(copy.tensor).name + "': ";
-  if (copy.way == CopyStage::Way::kPack) return tensor + "packing it on the device failed: ";
-  if (copy.way == CopyStage::Way::kFinish) return tensor + "unpacking it on the device failed: ";
+  if (copy.direction == CopyStage::Direction::kPack)
+    return tensor + "packing it on the device failed: ";
+  if (copy.direction == CopyStage::Direction::kFinish)
+    return tensor + "unpacking it on the device failed: ";
   return tensor + "copying " + std::to_string(copy.bytes) +
-         (copy.way == CopyStage::Way::kIn ? " bytes from the device failed: "
-                                          : " bytes to the device failed: ");
+         (copy.direction == CopyStage::Direction::kIn ? " bytes from the device failed: "
+                                                      : " bytes to the device failed: ");
 }
 
 }  // namespace
@@ -161,7 +164,7 @@ bool Copier::work() {
 
 void Copier::start(const CopyStage::Copy& copy) {
   sluice_device_mark* mark = nullptr;
-  const bool copies = CopyStage::is_copy(copy.way);
+  const bool copies = CopyStage::is_copy(copy.direction);
   if (copies) mark = device_.copy(copy);
   const bool started = copies ? mark != nullptr : far_->start(copy, mark);
   if (mark != nullptr && started)
@@ -172,7 +175,7 @@ void Copier::start(const CopyStage::Copy& copy) {
 
 void Copier::ended(const CopyStage::Copy& copy, bool failed) {
   copied_.push_back(copy);
-  if (!failed && !CopyStage::is_copy(copy.way)) far_->passed(copy);
+  if (!failed && !CopyStage::is_copy(copy.direction)) far_->passed(copy);
   if (failed && failure_.empty())
     failure_ = what_failed(copy, shared_.member.layout()) + device_.why();
 }
@@ -188,7 +191,7 @@ void Copier::report() {
   bool over = false;
   for (const CopyStage::Copy& copy : copied_) {
     stage_.copied(copy);
-    over |= copy.way == CopyStage::Way::kScale || !stage_.holds(copy.tensor);
+    over |= copy.direction == CopyStage::Direction::kScale || !stage_.holds(copy.tensor);
   }
   if (over || stage_.has_done()) {
     shared_.changed.notify_all();

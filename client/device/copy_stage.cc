@@ -20,7 +20,7 @@ std::size_t tensor_bytes(const Layout& layout, std::uint32_t tensor) noexcept {
   return static_cast<std::size_t>(spec.elem_count) * dtype_bytes(spec.dtype);
 }
 
-std::size_t room_bytes(std::size_t bytes) noexcept {
+std::size_t aligned_bytes(std::size_t bytes) noexcept {
   return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
 }
 
@@ -33,16 +33,16 @@ CopyStage::Limits CopyStage::limits_for(double bytes_per_s) noexcept {
   return {.piece_bytes = piece, .in_flight_bytes = std::max(in_flight, piece)};
 }
 
-std::size_t CopyStage::staging_bytes(const Layout& layout, const FarRooms* far) noexcept {
+std::size_t CopyStage::staging_bytes(const Layout& layout, const DeviceBuffers* far) noexcept {
   std::size_t bytes = 0;
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor)
     bytes += layout.tensor(tensor).far ? far->host_bytes(tensor)
-                                       : room_bytes(tensor_bytes(layout, tensor));
+                                       : aligned_bytes(tensor_bytes(layout, tensor));
   return bytes;
 }
 
 CopyStage::CopyStage(const Layout& layout, std::span<std::uint8_t> staging, const Limits& limits,
-                     FarRooms* far)
+                     DeviceBuffers* far)
     : limits_(limits), rows_(layout.tensor_count()) {
   CHECK(staging.size() >= staging_bytes(layout, far));
   CHECK(limits.piece_bytes > 0 && limits.piece_bytes <= limits.in_flight_bytes);
@@ -51,10 +51,10 @@ CopyStage::CopyStage(const Layout& layout, std::span<std::uint8_t> staging, cons
     Row& row = rows_[tensor];
     row.staging = staging.data() + at;
     row.bytes = tensor_bytes(layout, tensor);
-    row.room = far == nullptr ? nullptr : far->find(tensor);
-    CHECK(layout.tensor(tensor).far == (row.room != nullptr));
-    if (row.room != nullptr) far->place(tensor, row.staging);
-    at += row.room != nullptr ? far->host_bytes(tensor) : room_bytes(row.bytes);
+    row.buffer = far == nullptr ? nullptr : far->find(tensor);
+    CHECK(layout.tensor(tensor).far == (row.buffer != nullptr));
+    if (row.buffer != nullptr) far->place(tensor, row.staging);
+    at += row.buffer != nullptr ? far->host_bytes(tensor) : aligned_bytes(row.bytes);
   }
   active_.reserve(rows_.size());
   done_.reserve(2 * rows_.size());
@@ -70,7 +70,7 @@ void CopyStage::accept(const Submission& submission, sluice_device_mark* fence,
   row.on_device = on_device;
   row.outcome = StatusCode::kOk;
   row.submission = submission;
-  if (row.room != nullptr && has_gradient(row))
+  if (row.buffer != nullptr && has_gradient(row))
     enter(row, State::kPack, kKernel);
   else
     enter(row, on_device && has_gradient(row) ? State::kCopyIn : State::kReady, row.bytes);
@@ -97,10 +97,10 @@ bool CopyStage::poll_ready(Submission& submission) noexcept {
     if (row.state != State::kReady || row.step != open_) continue;
     row.state = State::kSession;
     submission = row.submission;
-    if (row.room != nullptr) {
-      if (has_gradient(row)) submission.input = row.room->in;
-      submission.output = row.room->out;
-      submission.far = &row.room->tensor;
+    if (row.buffer != nullptr) {
+      if (has_gradient(row)) submission.input = row.buffer->in;
+      submission.output = row.buffer->out;
+      submission.far = &row.buffer->tensor;
       return true;
     }
     if (!row.on_device) return true;
@@ -127,10 +127,11 @@ bool CopyStage::summed(std::uint32_t tensor, StatusCode code, bool absent) noexc
   if (row.state != State::kSession) return false;
   row.outcome = code;
   const bool arrives = code == StatusCode::kOk && !absent;
-  if (const FarRooms::Room* const room = row.room; room != nullptr) {
+  if (const DeviceBuffers::Buffer* const buffer = row.buffer; buffer != nullptr) {
     row.unpacks = arrives && row.submission.wanted;
-    const std::size_t fates = has_gradient(row) ? room->fate_bytes : 0;
-    enter(row, State::kCopyOut, row.unpacks ? room->head_bytes + room->tensor.value_bytes : fates);
+    const std::size_t fates = has_gradient(row) ? buffer->fate_bytes : 0;
+    enter(row, State::kCopyOut,
+          row.unpacks ? buffer->head_bytes + buffer->tensor.value_bytes : fates);
     if (!device_works_) {
       row.state = State::kFinish;
       row.begun = row.bytes;
@@ -145,18 +146,18 @@ bool CopyStage::summed(std::uint32_t tensor, StatusCode code, bool absent) noexc
 
 // ---- the residuals of far tensors ----
 
-std::span<std::uint8_t> CopyStage::residual_room(std::uint32_t tensor) const noexcept {
-  const FarRooms::Room& room = *rows_[tensor].room;
-  return {room.in, room.in_bytes() / sizeof(float) * sizeof(float)};
+std::span<std::uint8_t> CopyStage::residual_staging(std::uint32_t tensor) const noexcept {
+  const DeviceBuffers::Buffer& buffer = *rows_[tensor].buffer;
+  return {buffer.in, buffer.in_bytes() / sizeof(float) * sizeof(float)};
 }
 
-void CopyStage::copy_residual(std::uint32_t tensor, Way way, std::size_t first_byte,
+void CopyStage::copy_residual(std::uint32_t tensor, Direction direction, std::size_t first_byte,
                               std::size_t bytes) {
   Row& row = rows_[tensor];
-  CHECK(row.state == State::kIdle && bytes > 0 && bytes <= residual_room(tensor).size());
-  CHECK(first_byte + bytes <= row.room->elem_count * sizeof(float));
+  CHECK(row.state == State::kIdle && bytes > 0 && bytes <= residual_staging(tensor).size());
+  CHECK(first_byte + bytes <= row.buffer->elem_count * sizeof(float));
   row.outcome = StatusCode::kOk;
-  row.residual_way = way;
+  row.residual_direction = direction;
   row.residual_at = first_byte;
   row.order = accepted_++;
   enter(row, State::kResidual, bytes);
@@ -179,13 +180,13 @@ void CopyStage::give_up(StatusCode code, bool all) noexcept {
   for (std::size_t i = active_.size(); i-- > 0;) {  // from behind: advance() removes
     Row& row = rows_[active_[i]];
     const bool leaves_residual =
-        row.room != nullptr && !waits_here(row) && row.state != State::kSession;
+        row.buffer != nullptr && !waits_here(row) && row.state != State::kSession;
     row.step = open_;
     if (!all && (row.state == State::kSession || (leaves_residual && device_works_))) continue;
     if (row.state != State::kCopyOut || row.begun != row.bytes || row.running != 0)
       row.outcome = code;
     if (row.state != State::kResidual)
-      row.state = row.room != nullptr ? State::kFinish : State::kCopyOut;
+      row.state = row.buffer != nullptr ? State::kFinish : State::kCopyOut;
     row.begun = row.bytes;
     advance(active_[i]);
   }
@@ -210,48 +211,49 @@ bool CopyStage::is_more_urgent(const Row& left, const Row& right) const noexcept
   return left.order < right.order;
 }
 
-bool CopyStage::may_copy(const Row& row, Way way) const noexcept {
+bool CopyStage::may_copy(const Row& row, Direction direction) const noexcept {
   if (row.fence != nullptr || row.begun >= row.bytes) return false;
-  switch (way) {
-    case Way::kIn:
-    case Way::kOut:
-      if (row.state == State::kResidual) return row.residual_way == way;
-      return row.state == (way == Way::kIn ? State::kCopyIn : State::kCopyOut);
-    case Way::kPack: return row.state == State::kPack;
-    case Way::kFinish: return row.state == State::kFinish;
-    case Way::kScale: return false;
+  switch (direction) {
+    case Direction::kIn:
+    case Direction::kOut:
+      if (row.state == State::kResidual) return row.residual_direction == direction;
+      return row.state == (direction == Direction::kIn ? State::kCopyIn : State::kCopyOut);
+    case Direction::kPack: return row.state == State::kPack;
+    case Direction::kFinish: return row.state == State::kFinish;
+    case Direction::kScale: return false;
   }
   return false;
 }
 
-CopyStage::Row* CopyStage::most_urgent(Way way) noexcept {
+CopyStage::Row* CopyStage::most_urgent(Direction direction) noexcept {
   Row* best = nullptr;
   for (const std::uint32_t tensor : active_) {
     Row& row = rows_[tensor];
-    if (may_copy(row, way) && (best == nullptr || is_more_urgent(row, *best))) best = &row;
+    if (may_copy(row, direction) && (best == nullptr || is_more_urgent(row, *best))) best = &row;
   }
   return best;
 }
 
 bool CopyStage::poll_copy(Copy& copy) noexcept {
   if (poll_kernel(copy)) return true;
-  for (const Way way : {Way::kOut, Way::kIn}) {
-    Row* const best = most_urgent(way);
+  for (const Direction direction : {Direction::kOut, Direction::kIn}) {
+    Row* const best = most_urgent(direction);
     if (best == nullptr) continue;
     const std::size_t bytes = std::min(limits_.piece_bytes, best->bytes - best->begun);
-    std::size_t& in_flight = in_flight_bytes_[static_cast<std::size_t>(way)];
+    std::size_t& in_flight = in_flight_bytes_[static_cast<std::size_t>(direction)];
     if (in_flight + bytes > limits_.in_flight_bytes) continue;
     std::uint8_t* host = best->staging;
     // The session's side of a submission is only read, so a copy in may be cast alike.
-    const void* memory = way == Way::kIn ? best->submission.input : best->submission.output;
-    if (const FarRooms::Room* const room = best->room; room != nullptr) {
+    const void* memory =
+        direction == Direction::kIn ? best->submission.input : best->submission.output;
+    if (const DeviceBuffers::Buffer* const buffer = best->buffer; buffer != nullptr) {
       const bool residual = best->state == State::kResidual;
-      host = residual || way == Way::kIn ? room->in : room->out;
-      memory = residual ? reinterpret_cast<std::uint8_t*>(room->residual) + best->residual_at
-                        : room->area;
+      host = residual || direction == Direction::kIn ? buffer->in : buffer->out;
+      memory = residual ? reinterpret_cast<std::uint8_t*>(buffer->residual) + best->residual_at
+                        : buffer->area;
     }
     copy = {.tensor = static_cast<std::uint32_t>(best - rows_.data()),
-            .way = way,
+            .direction = direction,
             .host = host + best->begun,
             .device = static_cast<std::uint8_t*>(const_cast<void*>(memory)) + best->begun,
             .bytes = bytes};
@@ -266,18 +268,19 @@ bool CopyStage::poll_copy(Copy& copy) noexcept {
 bool CopyStage::poll_kernel(Copy& copy) noexcept {
   if (scale_ && !scaling_) {
     scaling_ = true;
-    copy = {.way = Way::kScale, .bytes = kKernel, .factor = *scale_};
+    copy = {.direction = Direction::kScale, .bytes = kKernel, .factor = *scale_};
     return true;
   }
-  for (const Way way : {Way::kFinish, Way::kPack}) {
-    Row* const best = kernels_running_ < kKernelsInFlight ? most_urgent(way) : nullptr;
+  for (const Direction direction : {Direction::kFinish, Direction::kPack}) {
+    Row* const best = kernels_running_ < kKernelsInFlight ? most_urgent(direction) : nullptr;
     if (best == nullptr) continue;
-    best->room->take_given();
+    best->buffer->take_given();
     copy = {.tensor = static_cast<std::uint32_t>(best - rows_.data()),
-            .way = way,
+            .direction = direction,
             .bytes = kKernel,
             .input = has_gradient(*best) ? best->submission.input : nullptr,
-            .output = way == Way::kFinish && best->unpacks ? best->submission.output : nullptr,
+            .output = direction == Direction::kFinish && best->unpacks ? best->submission.output
+                                                                       : nullptr,
             .on_device = best->on_device,
             .whole = flushes_};
     ++kernels_running_;
@@ -289,7 +292,7 @@ bool CopyStage::poll_kernel(Copy& copy) noexcept {
 }
 
 void CopyStage::copied(const Copy& copy) noexcept {
-  if (copy.way == Way::kScale) {
+  if (copy.direction == Direction::kScale) {
     scale_.reset();
     scaling_ = false;
     return;
@@ -297,8 +300,8 @@ void CopyStage::copied(const Copy& copy) noexcept {
   Row& row = rows_[copy.tensor];
   CHECK(row.running >= copy.bytes);
   row.running -= copy.bytes;
-  if (is_copy(copy.way)) {
-    std::size_t& in_flight = in_flight_bytes_[static_cast<std::size_t>(copy.way)];
+  if (is_copy(copy.direction)) {
+    std::size_t& in_flight = in_flight_bytes_[static_cast<std::size_t>(copy.direction)];
     CHECK(in_flight >= copy.bytes);
     in_flight -= copy.bytes;
   } else {
@@ -317,10 +320,10 @@ void CopyStage::enter(Row& row, State state, std::size_t bytes) noexcept {
 
 // Of a pruned far tensor its extents come first, and say how much comes behind them.
 bool CopyStage::has_more_to_copy_in(Row& row) const noexcept {
-  const FarRooms::Room* const room = row.room;
-  if (room == nullptr || !room->prunes || row.bytes != room->extent_bytes) return false;
-  const std::uint64_t bytes = room->total_bytes();
-  CHECK(bytes <= room->dense_bytes);
+  const DeviceBuffers::Buffer* const buffer = row.buffer;
+  if (buffer == nullptr || !buffer->prunes || row.bytes != buffer->extent_bytes) return false;
+  const std::uint64_t bytes = buffer->total_bytes();
+  CHECK(bytes <= buffer->dense_bytes);
   row.bytes += bytes;
   return bytes != 0;
 }
@@ -332,12 +335,12 @@ void CopyStage::advance(std::uint32_t tensor) noexcept {
   switch (row.state) {
     case State::kPack:
       return enter(row, State::kCopyIn,
-                   row.room->prunes ? row.room->extent_bytes : row.room->dense_bytes);
+                   row.buffer->prunes ? row.buffer->extent_bytes : row.buffer->dense_bytes);
     case State::kCopyIn:
       if (!has_more_to_copy_in(row)) row.state = State::kReady;
       return;
     case State::kCopyOut:
-      if (row.room == nullptr) return finish(tensor);
+      if (row.buffer == nullptr) return finish(tensor);
       return enter(row, State::kFinish, kKernel);
     case State::kFinish:
     case State::kResidual: return finish(tensor);

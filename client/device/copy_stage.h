@@ -2,15 +2,15 @@
 // session sees them, and their averages back into it.
 //
 // To the session a tensor is submitted when all its bytes are in staging, so it knows nothing of
-// devices, and a rank whose copies are late is a rank that is late. Of a far tensor (far_rooms.h)
-// only what leaves is copied: the device packs it first. Once the results and the fate of each
-// chunk are back on the device, it updates the residual and unpacks the average.
+// devices, and a rank whose copies are late is a rank that is late. Of a far tensor
+// (device_buffers.h) only what leaves is copied: the device packs it first. Once the results and
+// the fate of each chunk are back on the device, it updates the residual and unpacks the average.
 //
 // The application's calls keep their order: end_step() takes effect when the step's gradients have
 // been copied and submitted, and a later submission waits for that.
 //
-// Copies are cut into pieces and started most urgent first, each way for itself, while few bytes
-// are on their way: what was started can't be overtaken.
+// Copies are cut into pieces and started most urgent first, each direction for itself, while few
+// bytes are on their way: what was started can't be overtaken.
 //
 // Pure: says which copies to start and is told what became of them. Under the session's lock; no
 // allocation after construction. The shell is copier.h.
@@ -26,7 +26,7 @@
 
 #include "client/core/calls/layout.h"
 #include "client/core/calls/types.h"
-#include "client/device/far_rooms.h"
+#include "client/device/device_buffers.h"
 
 struct sluice_device_mark;
 
@@ -36,20 +36,22 @@ class CopyStage {
  public:
   // Copies from the device and back to it; kernels before the one, after the other, and over all
   // residuals.
-  enum class Way : std::uint8_t { kIn, kOut, kPack, kFinish, kScale };
-  static constexpr std::size_t kWays = 2;  // of copies
-  static constexpr bool is_copy(Way way) noexcept { return way <= Way::kOut; }
+  enum class Direction : std::uint8_t { kIn, kOut, kPack, kFinish, kScale };
+  static constexpr std::size_t kDirections = 2;  // of copies
+  static constexpr bool is_copy(Direction direction) noexcept {
+    return direction <= Direction::kOut;
+  }
 
   struct Limits {
     std::size_t piece_bytes = 0;      // of one copy
-    std::size_t in_flight_bytes = 0;  // of all copies of one way that run
+    std::size_t in_flight_bytes = 0;  // of all copies of one direction that run
   };
   // For copies at such a rate: what runs is over after some 50 us.
   static Limits limits_for(double bytes_per_s) noexcept;
 
   struct Copy {
     std::uint32_t tensor = 0;
-    Way way{};
+    Direction direction{};
     std::uint8_t* host = nullptr;
     std::uint8_t* device = nullptr;
     std::size_t bytes = 0;
@@ -74,8 +76,9 @@ class CopyStage {
   // `staging`: staging_bytes() of the layout, for as long as this lives. `far`: likewise, to be
   // placed there; null: no tensor is far.
   CopyStage(const Layout& layout, std::span<std::uint8_t> staging, const Limits& limits,
-            FarRooms* far = nullptr);
-  static std::size_t staging_bytes(const Layout& layout, const FarRooms* far = nullptr) noexcept;
+            DeviceBuffers* far = nullptr);
+  static std::size_t staging_bytes(const Layout& layout,
+                                   const DeviceBuffers* far = nullptr) noexcept;
 
   // ---- the application's side ----
   // It has a submission of the tensor, which is not over.
@@ -93,12 +96,13 @@ class CopyStage {
   void flush() noexcept { flushes_ = true; }
 
   // ---- the residuals of far tensors ----
-  bool is_far(std::uint32_t tensor) const noexcept { return rows_[tensor].room != nullptr; }
+  bool is_far(std::uint32_t tensor) const noexcept { return rows_[tensor].buffer != nullptr; }
   // Host memory that a part of one goes through.
-  std::span<std::uint8_t> residual_room(std::uint32_t tensor) const noexcept;
+  std::span<std::uint8_t> residual_staging(std::uint32_t tensor) const noexcept;
   // That part, from the device or to it: the tensor is held until it is there. No end is told but
   // by outcome(). Precondition: !holds().
-  void copy_residual(std::uint32_t tensor, Way way, std::size_t first_byte, std::size_t bytes);
+  void copy_residual(std::uint32_t tensor, Direction direction, std::size_t first_byte,
+                     std::size_t bytes);
   // Of all: times the factor. Precondition: idle(), and !scales().
   void scale(float factor) noexcept { scale_ = factor; }
   bool scales() const noexcept { return scale_.has_value(); }
@@ -142,10 +146,10 @@ class CopyStage {
   };
   struct Row {
     std::uint8_t* staging = nullptr;
-    std::size_t bytes = 0;           // of the state's copies; of kernels kKernel
-    FarRooms::Room* room = nullptr;  // null: it is not far
+    std::size_t bytes = 0;                    // of the state's copies; of kernels kKernel
+    DeviceBuffers::Buffer* buffer = nullptr;  // null: it is not far
     bool unpacks = false;
-    Way residual_way{};
+    Direction residual_direction{};
     std::size_t residual_at = 0;
     State state = State::kIdle;
     bool on_device = false;
@@ -162,7 +166,7 @@ class CopyStage {
   void enter(Row& row, State state, std::size_t bytes) noexcept;
   void finish(std::uint32_t tensor) noexcept;
   bool has_more_to_copy_in(Row& row) const noexcept;
-  Row* most_urgent(Way way) noexcept;
+  Row* most_urgent(Direction direction) noexcept;
   bool poll_kernel(Copy& copy) noexcept;
   static bool has_gradient(const Row& row) noexcept {
     return row.submission.contribute && row.submission.input != nullptr;
@@ -174,14 +178,14 @@ class CopyStage {
   bool is_more_urgent(const Row& left, const Row& right) const noexcept;
   // A step was ended whose gradients are not all submitted: what is submitted since waits here.
   bool defers() const noexcept { return open_ != filling_; }
-  bool may_copy(const Row& row, Way way) const noexcept;
+  bool may_copy(const Row& row, Direction direction) const noexcept;
 
   const Limits limits_;
   std::vector<Row> rows_;
   std::vector<std::uint32_t> active_;  // not idle, in order of acceptance
   std::vector<Done> done_;             // to be polled, from done_first_ on
   std::size_t done_first_ = 0;
-  std::array<std::size_t, kWays> in_flight_bytes_{};
+  std::array<std::size_t, kDirections> in_flight_bytes_{};
   std::uint32_t kernels_running_ = 0;
   bool flushes_ = false;
   bool device_works_ = true;

@@ -155,7 +155,7 @@ void* Device::lock_pages(std::size_t bytes) {
 }
 
 sluice_device_mark* Device::copy(const CopyStage::Copy& copy) const {
-  return copy.way == CopyStage::Way::kIn
+  return copy.direction == CopyStage::Direction::kIn
              ? plugin_.copy_in(device_, copy.host, copy.device, copy.bytes)
              : plugin_.copy_out(device_, copy.device, copy.host, copy.bytes);
 }

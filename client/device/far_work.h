@@ -13,14 +13,14 @@
 #include "aggregator/base/status.h"
 #include "client/device/copy_stage.h"
 #include "client/device/device.h"
-#include "client/device/far_rooms.h"
+#include "client/device/device_buffers.h"
 
 namespace sluice::client {
 
 class FarWork {
  public:
-  // Gets the device's memory, and places `rooms` there. Both outlive it.
-  static Result<std::unique_ptr<FarWork>> create(Device& device, FarRooms& rooms,
+  // Gets the device's memory, and places `buffers` there. Both outlive it.
+  static Result<std::unique_ptr<FarWork>> create(Device& device, DeviceBuffers& buffers,
                                                  const PruneOptions& pruning);
   ~FarWork();
   FarWork(const FarWork&) = delete;
@@ -32,20 +32,20 @@ class FarWork {
   void passed(const CopyStage::Copy& copy);
 
  private:
-  using Room = FarRooms::Room;
+  using Buffer = DeviceBuffers::Buffer;
 
-  FarWork(Device& device, FarRooms& rooms, const PruneOptions& pruning)
-      : device_(device), kernels_(*device.kernels()), rooms_(rooms), pruning_(pruning) {}
-  bool pack(const CopyStage::Copy& copy, Room& room, sluice_device_mark*& mark);
-  bool finish(const CopyStage::Copy& copy, Room& room, sluice_device_mark*& mark);
-  bool give_back(const sluice_device_tensor& tensor, Room& room, sluice_device_mark*& mark);
+  FarWork(Device& device, DeviceBuffers& buffers, const PruneOptions& pruning)
+      : device_(device), kernels_(*device.kernels()), buffers_(buffers), pruning_(pruning) {}
+  bool pack(const CopyStage::Copy& copy, Buffer& buffer, sluice_device_mark*& mark);
+  bool finish(const CopyStage::Copy& copy, Buffer& buffer, sluice_device_mark*& mark);
+  bool give_back(const sluice_device_tensor& tensor, Buffer& buffer, sluice_device_mark*& mark);
   bool then(sluice_device_mark* next, sluice_device_mark*& mark) const;
-  float* loan(std::uint32_t tensor, const Room& room);
+  float* loan(std::uint32_t tensor, const Buffer& buffer);
   sluice_device_rule rule_for(const CopyStage::Copy& copy) noexcept;
 
   Device& device_;
   const sluice_device_kernels& kernels_;
-  FarRooms& rooms_;
+  DeviceBuffers& buffers_;
   const PruneOptions pruning_;
   void* memory_ = nullptr;
   void* workspace_ = nullptr;

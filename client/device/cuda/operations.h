@@ -27,14 +27,14 @@ inline std::uint32_t chunk_blocks(const sluice_device_tensor& tensor) {
   return blocks_for(chunk_count(tensor), kGroups);
 }
 
-// What lies where in the memory that thresholds are found in.
-struct ThresholdRoom {
+// The parts of the workspace in which a threshold is found.
+struct Workspace {
   Selection* selection = nullptr;
   Sums* total = nullptr;
   Sums* blocks = nullptr;
   std::size_t bytes = 0;
 
-  ThresholdRoom(void* memory, std::uint64_t elem_count) {
+  Workspace(void* memory, std::uint64_t elem_count) {
     const auto at = reinterpret_cast<std::uintptr_t>(memory);
     const std::size_t first = rounded_up(sizeof(Selection));
     const std::size_t second = first + rounded_up(sizeof(Sums));
@@ -46,35 +46,35 @@ struct ThresholdRoom {
 };
 
 inline std::size_t workspace_bytes(const sluice_device_tensor& tensor) {
-  return ThresholdRoom(nullptr, tensor.elem_count).bytes;
+  return Workspace(nullptr, tensor.elem_count).bytes;
 }
 
 template <class Launcher>
 bool select_rank(const Launcher& on, const Elements& from, std::uint64_t rank,
-                 const ThresholdRoom& room, float* threshold) {
+                 const Workspace& space, float* threshold) {
   const std::uint32_t blocks =
       std::min(blocks_for(from.elem_count, CountRanges::kThreads), kMaxCountBlocks);
-  bool good = on.zero(room.selection, sizeof(Selection));
+  bool good = on.zero(space.selection, sizeof(Selection));
   for (int pass = 0; good && pass < kSelectPasses; ++pass)
     good =
-        on.launch(blocks, CountRanges{.from = from, .pass = pass, .selection = room.selection}) &&
+        on.launch(blocks, CountRanges{.from = from, .pass = pass, .selection = space.selection}) &&
         on.launch(
             1,
             ChooseRange{
-                .pass = pass, .rank = rank, .selection = room.selection, .threshold = threshold});
+                .pass = pass, .rank = rank, .selection = space.selection, .threshold = threshold});
   return good;
 }
 
 // `least`: see SumBlocks; `sigmas`: see FinishSums.
 template <class Launcher>
 bool sum_up(const Launcher& on, const Elements& from, const float* least, double sigmas,
-            const ThresholdRoom& room, float* threshold) {
+            const Workspace& space, float* threshold) {
   const std::uint32_t blocks = blocks_for(sum_blocks(from.elem_count), SumBlocks::kBlocksAtOnce);
-  return on.launch(blocks, SumBlocks{.from = from, .least = least, .out = room.blocks}) &&
-         on.launch(1, FinishSums{.blocks = room.blocks,
+  return on.launch(blocks, SumBlocks{.from = from, .least = least, .out = space.blocks}) &&
+         on.launch(1, FinishSums{.blocks = space.blocks,
                                  .elem_count = from.elem_count,
                                  .sigmas = sigmas,
-                                 .total = room.total,
+                                 .total = space.total,
                                  .threshold = threshold});
 }
 
@@ -82,16 +82,16 @@ template <class Launcher>
 bool find_threshold(const Launcher& on, const sluice_device_tensor& tensor,
                     const sluice_device_rule& rule, void* workspace, float* threshold) {
   const Elements from{tensor.gradient, tensor.residual, tensor.elem_count};
-  const ThresholdRoom room(workspace, tensor.elem_count);
+  const Workspace space(workspace, tensor.elem_count);
   switch (rule.kind) {
-    case SLUICE_DEVICE_RANK: return select_rank(on, from, rule.rank, room, threshold);
-    case SLUICE_DEVICE_SIGMA: return sum_up(on, from, nullptr, rule.sigmas, room, threshold);
+    case SLUICE_DEVICE_RANK: return select_rank(on, from, rule.rank, space, threshold);
+    case SLUICE_DEVICE_SIGMA: return sum_up(on, from, nullptr, rule.sigmas, space, threshold);
     case SLUICE_DEVICE_ALL: return on.zero(threshold, sizeof *threshold);
     default: break;
   }
   bool good = on.zero(threshold, sizeof *threshold);
   for (int round = 0; good && round < kDynamicRounds; ++round)
-    good = sum_up(on, from, threshold, 0, room, threshold);
+    good = sum_up(on, from, threshold, 0, space, threshold);
   return good;
 }
 

@@ -13,7 +13,7 @@ namespace sluice::client {
 namespace {
 
 using testing::HasSubstr;
-using Way = CopyStage::Way;
+using Direction = CopyStage::Direction;
 
 constexpr std::size_t kPiece = 256;
 constexpr std::size_t kFlight = 512;
@@ -42,7 +42,7 @@ class Stage : public testing::Test {
     return copies;
   }
   void end(const CopyStage::Copy& copy) {
-    if (copy.way == Way::kIn)
+    if (copy.direction == Direction::kIn)
       std::memcpy(copy.host, copy.device, copy.bytes);
     else
       std::memcpy(copy.device, copy.host, copy.bytes);
@@ -238,13 +238,13 @@ TEST_F(Stage, SurvivesAnyOrderOfEverything) {
       if (may_submit && random() % 16 == 0) stage.end_step();
       for (CopyStage::Copy copy; stage.poll_copy(copy);) running.push_back(copy);
       std::size_t flight[2] = {0, 0};
-      for (const auto& copy : running) flight[static_cast<int>(copy.way)] += copy.bytes;
+      for (const auto& copy : running) flight[static_cast<int>(copy.direction)] += copy.bytes;
       ASSERT_LE(std::max(flight[0], flight[1]), kFlight);
       if (!running.empty() && random() % 2 == 0) {
         std::swap(running[random() % running.size()], running.back());
         const CopyStage::Copy copy = running.back();
         running.pop_back();
-        const bool in = copy.way == Way::kIn;
+        const bool in = copy.direction == Direction::kIn;
         std::memcpy(in ? copy.host : copy.device, in ? copy.device : copy.host, copy.bytes);
         stage.copied(copy);
       }

@@ -11,7 +11,7 @@ namespace sluice::client {
 namespace {
 
 using testing::HasSubstr;
-using Way = CopyStage::Way;
+using Direction = CopyStage::Direction;
 
 class FarStage : public testing::Test {
  protected:
@@ -24,8 +24,8 @@ class FarStage : public testing::Test {
     CHECK(choice.far_count == 2 && choice.near_count == 0);
     return Layout::create(tensors, 256, Dtype::kBfloat16).value();
   }
-  FarStage() : staging_(CopyStage::staging_bytes(layout_, &rooms_)) {
-    rooms_.place_on_device(reinterpret_cast<std::uint8_t*>(device_.data()));
+  FarStage() : staging_(CopyStage::staging_bytes(layout_, &buffers_)) {
+    buffers_.place_on_device(reinterpret_cast<std::uint8_t*>(device_.data()));
   }
   void submit(std::uint32_t tensor, bool with_gradient = true) {
     stage_.accept({.tensor = tensor,
@@ -34,16 +34,16 @@ class FarStage : public testing::Test {
                   nullptr, true);
   }
   // The only thing that may begin now.
-  CopyStage::Copy next(Way way) {
+  CopyStage::Copy next(Direction direction) {
     CopyStage::Copy copy, other;
     EXPECT_TRUE(stage_.poll_copy(copy));
-    EXPECT_EQ(copy.way, way);
+    EXPECT_EQ(copy.direction, direction);
     EXPECT_FALSE(stage_.poll_copy(other));
     return copy;
   }
-  void step(Way way, std::size_t bytes) {
-    const CopyStage::Copy copy = next(way);
-    if (CopyStage::is_copy(way)) {
+  void step(Direction direction, std::size_t bytes) {
+    const CopyStage::Copy copy = next(direction);
+    if (CopyStage::is_copy(direction)) {
       EXPECT_EQ(copy.bytes, bytes);
     }
     stage_.copied(copy);
@@ -54,12 +54,13 @@ class FarStage : public testing::Test {
     return submission;
   }
   void pack(std::uint32_t tensor) {
-    step(Way::kPack, 0);
-    const FarRooms::Room& room = *rooms_.find(tensor);
-    if (!room.prunes) return step(Way::kIn, room.dense_bytes);
-    reinterpret_cast<FarExtent*>(room.in)[room.chunk_count] = {room.chunk_count};  // a byte each
-    step(Way::kIn, room.extent_bytes);
-    step(Way::kIn, room.chunk_count);
+    step(Direction::kPack, 0);
+    const DeviceBuffers::Buffer& buffer = *buffers_.find(tensor);
+    if (!buffer.prunes) return step(Direction::kIn, buffer.dense_bytes);
+    reinterpret_cast<FarExtent*>(buffer.in)[buffer.chunk_count] = {
+        buffer.chunk_count};  // a byte each
+    step(Direction::kIn, buffer.extent_bytes);
+    step(Direction::kIn, buffer.chunk_count);
   }
   std::vector<std::pair<std::uint32_t, StatusCode>> done() {
     std::vector<std::pair<std::uint32_t, StatusCode>> all;
@@ -69,37 +70,37 @@ class FarStage : public testing::Test {
   using DoneList = std::vector<std::pair<std::uint32_t, StatusCode>>;
 
   const Layout layout_ = layout();
-  FarRooms rooms_{layout_, pruning()};
+  DeviceBuffers buffers_{layout_, pruning()};
   std::vector<std::uint8_t> staging_;
-  std::vector<float> device_ = std::vector<float>(rooms_.device_bytes() / sizeof(float));
+  std::vector<float> device_ = std::vector<float>(buffers_.device_bytes() / sizeof(float));
   std::vector<float> gradient_ = std::vector<float>(2 * kElems);
-  CopyStage stage_{layout_, staging_, {1 << 20, 1 << 20}, &rooms_};
+  CopyStage stage_{layout_, staging_, {1 << 20, 1 << 20}, &buffers_};
 };
 
 TEST_F(FarStage, CopiesWhatLeavesAndWhatCameAndNoMore) {
   EXPECT_FALSE(stage_.is_far(2));
   for (const std::uint32_t tensor : {kRounded, kPruned}) {
-    FarRooms::Room& room = *rooms_.find(tensor);
+    DeviceBuffers::Buffer& buffer = *buffers_.find(tensor);
     submit(tensor);
     EXPECT_THAT(stage_.describe(layout_), HasSubstr("is packed on the device"));
     pack(tensor);
     const Submission given = ready();
-    ASSERT_EQ(given.far, &room.tensor);
-    EXPECT_EQ(given.far->extents != nullptr, room.prunes);
+    ASSERT_EQ(given.far, &buffer.tensor);
+    EXPECT_EQ(given.far->extents != nullptr, buffer.prunes);
     const std::vector<std::uint8_t> bytes(7);
     given.far->keep_result(0, bytes, 1, 2);
     given.far->fates[1] = Fate::kMissed;
     EXPECT_TRUE(stage_.summed(tensor, StatusCode::kOk, false));
-    step(Way::kOut, room.head_bytes + 7);
+    step(Direction::kOut, buffer.head_bytes + 7);
     EXPECT_TRUE(done().empty());
-    const CopyStage::Copy last = next(Way::kFinish);
+    const CopyStage::Copy last = next(Direction::kFinish);
     EXPECT_EQ(last.input, gradient_.data());
     EXPECT_EQ(last.output, gradient_.data());
     stage_.copied(last);
     EXPECT_EQ(done(), (DoneList{{tensor, StatusCode::kOk}}));
-    room.begin_anew();
-    EXPECT_EQ(room.tensor.fates[1], Fate::kOpen);
-    EXPECT_EQ(room.tensor.value_bytes, 0u);
+    buffer.begin_anew();
+    EXPECT_EQ(buffer.tensor.fates[1], Fate::kOpen);
+    EXPECT_EQ(buffer.tensor.value_bytes, 0u);
   }
   EXPECT_TRUE(stage_.idle());
 }
@@ -108,7 +109,7 @@ TEST_F(FarStage, NeedsNoKernelBeforeWhatHasNoGradient) {
   submit(kPruned, false);
   EXPECT_EQ(ready().input, nullptr);
   EXPECT_TRUE(stage_.summed(kPruned, StatusCode::kOk, true));
-  const CopyStage::Copy last = next(Way::kFinish);
+  const CopyStage::Copy last = next(Direction::kFinish);
   EXPECT_EQ(last.input, nullptr);
   EXPECT_EQ(last.output, nullptr) << "nobody had data";
   stage_.copied(last);
@@ -116,7 +117,7 @@ TEST_F(FarStage, NeedsNoKernelBeforeWhatHasNoGradient) {
 }
 
 TEST_F(FarStage, UpdatesResidualsOfWhatWasGivenUpWhileTheDeviceWorks) {
-  const std::size_t fates = rooms_.find(kRounded)->fate_bytes;
+  const std::size_t fates = buffers_.find(kRounded)->fate_bytes;
   for (const bool works : {true, false}) {
     submit(kRounded);
     pack(kRounded);
@@ -125,8 +126,8 @@ TEST_F(FarStage, UpdatesResidualsOfWhatWasGivenUpWhileTheDeviceWorks) {
     if (!works) stage_.device_failed();
     stage_.give_up(StatusCode::kClosed, false);
     if (works) {
-      step(Way::kOut, fates);
-      const CopyStage::Copy last = next(Way::kFinish);
+      step(Direction::kOut, fates);
+      const CopyStage::Copy last = next(Direction::kFinish);
       EXPECT_NE(last.input, nullptr);
       EXPECT_EQ(last.output, nullptr);
       stage_.copied(last);
@@ -137,18 +138,19 @@ TEST_F(FarStage, UpdatesResidualsOfWhatWasGivenUpWhileTheDeviceWorks) {
 }
 
 TEST_F(FarStage, GivesChunksBackOnceEachAndInOrder) {
-  FarRooms::Room& room = *rooms_.find(kRounded);
+  DeviceBuffers::Buffer& buffer = *buffers_.find(kRounded);
   for (const std::uint32_t chunk : {4u, 2u, 4u, 1u}) {
-    room.tensor.given_chunks.push_back(chunk);
-    room.tensor.given_payloads.resize(room.tensor.given_payloads.size() + room.tensor.dense_bytes,
-                                      static_cast<std::uint8_t>(chunk));
+    buffer.tensor.given_chunks.push_back(chunk);
+    buffer.tensor.given_payloads.resize(
+        buffer.tensor.given_payloads.size() + buffer.tensor.dense_bytes,
+        static_cast<std::uint8_t>(chunk));
   }
   const auto gives = [&](const std::vector<std::uint32_t>& chunks) {
-    room.take_given();
-    EXPECT_EQ(room.giving_chunks, chunks);
-    ASSERT_EQ(room.giving_payloads.size(), chunks.size() * room.tensor.dense_bytes);
+    buffer.take_given();
+    EXPECT_EQ(buffer.giving_chunks, chunks);
+    ASSERT_EQ(buffer.giving_payloads.size(), chunks.size() * buffer.tensor.dense_bytes);
     for (std::size_t i = 0; i < chunks.size(); ++i)
-      EXPECT_EQ(room.giving_payloads[i * room.tensor.dense_bytes], chunks[i]);
+      EXPECT_EQ(buffer.giving_payloads[i * buffer.tensor.dense_bytes], chunks[i]);
   };
   gives({4, 2});
   gives({4, 1});
@@ -156,13 +158,13 @@ TEST_F(FarStage, GivesChunksBackOnceEachAndInOrder) {
 }
 
 TEST_F(FarStage, MovesAndScalesResidualsInOrderWithTheRest) {
-  const std::span<std::uint8_t> room = stage_.residual_room(kRounded);
-  EXPECT_GE(room.size(), kElems * 2);
-  stage_.copy_residual(kRounded, Way::kIn, 400, 80);
+  const std::span<std::uint8_t> buffer = stage_.residual_staging(kRounded);
+  EXPECT_GE(buffer.size(), kElems * 2);
+  stage_.copy_residual(kRounded, Direction::kIn, 400, 80);
   EXPECT_TRUE(stage_.holds(kRounded));
-  const CopyStage::Copy copy = next(Way::kIn);
-  EXPECT_EQ(copy.host, room.data());
-  EXPECT_EQ(copy.device, reinterpret_cast<std::uint8_t*>(rooms_.find(kRounded)->residual) + 400);
+  const CopyStage::Copy copy = next(Direction::kIn);
+  EXPECT_EQ(copy.host, buffer.data());
+  EXPECT_EQ(copy.device, reinterpret_cast<std::uint8_t*>(buffers_.find(kRounded)->residual) + 400);
   EXPECT_EQ(copy.bytes, 80u);
   stage_.give_up(StatusCode::kClosed, false);  // jobs that have ended have residuals too
   stage_.copied(copy);
@@ -173,7 +175,7 @@ TEST_F(FarStage, MovesAndScalesResidualsInOrderWithTheRest) {
   submit(kRounded);
   CopyStage::Copy scale;
   ASSERT_TRUE(stage_.poll_copy(scale));
-  EXPECT_EQ(scale.way, Way::kScale);
+  EXPECT_EQ(scale.direction, Direction::kScale);
   EXPECT_EQ(scale.factor, 0.5f);
   pack(kRounded);  // behind it
   EXPECT_TRUE(stage_.scales());

@@ -78,11 +78,11 @@ class Side {
       : session_(session),
         layout_(Layout::create(options.tensors, options.chunk_bytes, options.wire).value()),
         device_(Device::open(Memory::kDevice, 0, Log()).value()),
-        rooms_(layout_, options.prune) {
-    EXPECT_TRUE(device_->allocate(CopyStage::staging_bytes(layout_, &rooms_)).ok());
-    far_ = FarWork::create(*device_, rooms_, options.prune).value();
+        buffers_(layout_, options.prune) {
+    EXPECT_TRUE(device_->allocate(CopyStage::staging_bytes(layout_, &buffers_)).ok());
+    far_ = FarWork::create(*device_, buffers_, options.prune).value();
     stage_ = std::make_unique<CopyStage>(layout_, device_->staging(),
-                                         CopyStage::Limits{1 << 14, 1 << 15}, &rooms_);
+                                         CopyStage::Limits{1 << 14, 1 << 15}, &buffers_);
   }
   void flush() { stage_->flush(); }
   void submit(const Submission& submission, TimeNs now) {
@@ -103,7 +103,7 @@ class Side {
  private:
   void work() {
     for (CopyStage::Copy copy; stage_->poll_copy(copy);) {
-      const bool copies = CopyStage::is_copy(copy.way);
+      const bool copies = CopyStage::is_copy(copy.direction);
       sluice_device_mark* mark = nullptr;
       if (copies)
         mark = device_->copy(copy);
@@ -119,7 +119,7 @@ class Side {
   Session& session_;
   const Layout layout_;
   std::unique_ptr<Device> device_;
-  FarRooms rooms_;
+  DeviceBuffers buffers_;
   std::unique_ptr<FarWork> far_;
   std::unique_ptr<CopyStage> stage_;
 };

@@ -143,9 +143,9 @@ TEST_F(Kernels, FindTheHostsThresholds) {
       const PruneTensor one{.elem_count = count};
       OnDevice<float> gradient(some.gradient), residual(some.residual), found(std::size_t{1});
       const auto tensor = tensor_of(gradient.get(), residual.get(), count, 336, Dtype::kFloat32);
-      OnDevice<std::uint8_t> room(kernels_->workspace_bytes(&tensor));
+      OnDevice<std::uint8_t> workspace(kernels_->workspace_bytes(&tensor));
       const auto check = [&](const PruneOptions& options, const sluice_device_rule& rule) {
-        finish(kernels_->find_threshold(device_, &tensor, &rule, room.get(), found.get()));
+        finish(kernels_->find_threshold(device_, &tensor, &rule, workspace.get(), found.get()));
         const float right = Thresholds(options, {&one, 1}).next(0, some.gradient, some.residual);
         EXPECT_EQ(std::bit_cast<std::uint32_t>(found.read()[0]),
                   std::bit_cast<std::uint32_t>(right))
@@ -386,13 +386,13 @@ TEST(Lanes, AddMomentsInTheWrittenOrder) {
   for (const std::size_t count : {0u, 1u, 15u, 1024u, 1025u, 40'000u, 1'000'003u}) {
     const Gradients some = drawn(count, count + 1);
     const cuda::Elements from{some.gradient.data(), some.residual.data(), count};
-    std::vector<cuda::Sums> memory(cuda::ThresholdRoom(nullptr, count).bytes / sizeof(cuda::Sums));
-    const cuda::ThresholdRoom room(memory.data(), count);
+    std::vector<cuda::Sums> memory(cuda::Workspace(nullptr, count).bytes / sizeof(cuda::Sums));
+    const cuda::Workspace space(memory.data(), count);
     float threshold = 0;
-    ASSERT_TRUE(cuda::sum_up(cuda::HostLauncher(), from, nullptr, 1, room, &threshold));
+    ASSERT_TRUE(cuda::sum_up(cuda::HostLauncher(), from, nullptr, 1, space, &threshold));
     const Moments right = moments(some.values());
-    EXPECT_EQ(room.total->left, right.sum) << count;
-    EXPECT_EQ(room.total->right, right.squares) << count;
+    EXPECT_EQ(space.total->left, right.sum) << count;
+    EXPECT_EQ(space.total->right, right.squares) << count;
   }
 }
 

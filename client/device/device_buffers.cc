@@ -1,4 +1,4 @@
-#include "client/device/far_rooms.h"
+#include "client/device/device_buffers.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,21 +9,21 @@
 namespace sluice::client {
 namespace {
 
-constexpr std::size_t kTableAlignBytes = 16;  // what kernels ask for
-constexpr std::size_t kRoomAlignBytes = 256;  // what copies like
+constexpr std::size_t kTableAlignBytes = 16;    // what kernels ask for
+constexpr std::size_t kBufferAlignBytes = 256;  // what copies like
 constexpr std::size_t kThresholdBytes = 256;
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t to) {
   return (bytes + to - 1) / to * to;
 }
 
-std::size_t area_bytes(const FarRooms::Room& room) noexcept {
-  return round_up(std::max(room.in_bytes(), room.head_bytes + room.value_room_bytes),
-                  kRoomAlignBytes);
+std::size_t area_bytes(const DeviceBuffers::Buffer& buffer) noexcept {
+  return round_up(std::max(buffer.in_bytes(), buffer.head_bytes + buffer.value_capacity_bytes),
+                  kBufferAlignBytes);
 }
 
-std::size_t residual_bytes_of(const FarRooms::Room& room) noexcept {
-  return round_up(room.elem_count * sizeof(float), kRoomAlignBytes);
+std::size_t residual_bytes_of(const DeviceBuffers::Buffer& buffer) noexcept {
+  return round_up(buffer.elem_count * sizeof(float), kBufferAlignBytes);
 }
 
 const char* why_not_there(const TensorSpec& tensor, const PruneOptions& pruning,
@@ -78,85 +78,87 @@ std::string FarChoice::describe() const {
 
 // ---- where ----
 
-FarRooms::FarRooms(const Layout& layout, const PruneOptions& pruning)
+DeviceBuffers::DeviceBuffers(const Layout& layout, const PruneOptions& pruning)
     : thresholds_(pruning, prunable_of(layout)) {
   index_.assign(layout.tensor_count(), kNone);
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
     if (!layout.tensor(tensor).far) continue;
-    index_[tensor] = static_cast<std::uint32_t>(rooms_.size());
-    Room& room = rooms_.emplace_back();
-    room.elem_count = layout.tensor(tensor).elem_count;
-    room.chunk_elems = layout.chunk_elems(tensor);
-    room.chunk_count = layout.first_chunk(tensor + 1) - layout.first_chunk(tensor);
-    room.wire = layout.wire_dtype(tensor);
-    room.prunes = thresholds_.prunes(tensor);
-    CHECK(layout.result_dtype(tensor) == room.wire && room.chunk_count > 0);
-    const std::size_t dense = payload_bytes(room.wire, room.chunk_elems);
-    const std::size_t whole = (room.chunk_count - 1) * std::size_t{room.chunk_elems};
-    room.tensor.dense_bytes = dense;
-    if (room.prunes)
-      room.extent_bytes = round_up((room.chunk_count + 1) * sizeof(FarExtent), kTableAlignBytes);
-    room.dense_bytes =
-        (room.chunk_count - 1) * dense + payload_bytes(room.wire, room.elem_count - whole);
-    room.fate_bytes = round_up(room.chunk_count * sizeof(Fate), kTableAlignBytes);
-    room.head_bytes =
-        room.fate_bytes + round_up(room.chunk_count * sizeof(FarResult), kTableAlignBytes);
-    room.value_room_bytes = room.chunk_count * dense;
+    index_[tensor] = static_cast<std::uint32_t>(buffers_.size());
+    Buffer& buffer = buffers_.emplace_back();
+    buffer.elem_count = layout.tensor(tensor).elem_count;
+    buffer.chunk_elems = layout.chunk_elems(tensor);
+    buffer.chunk_count = layout.first_chunk(tensor + 1) - layout.first_chunk(tensor);
+    buffer.wire = layout.wire_dtype(tensor);
+    buffer.prunes = thresholds_.prunes(tensor);
+    CHECK(layout.result_dtype(tensor) == buffer.wire && buffer.chunk_count > 0);
+    const std::size_t dense = payload_bytes(buffer.wire, buffer.chunk_elems);
+    const std::size_t whole = (buffer.chunk_count - 1) * std::size_t{buffer.chunk_elems};
+    buffer.tensor.dense_bytes = dense;
+    if (buffer.prunes)
+      buffer.extent_bytes =
+          round_up((buffer.chunk_count + 1) * sizeof(FarExtent), kTableAlignBytes);
+    buffer.dense_bytes =
+        (buffer.chunk_count - 1) * dense + payload_bytes(buffer.wire, buffer.elem_count - whole);
+    buffer.fate_bytes = round_up(buffer.chunk_count * sizeof(Fate), kTableAlignBytes);
+    buffer.head_bytes =
+        buffer.fate_bytes + round_up(buffer.chunk_count * sizeof(FarResult), kTableAlignBytes);
+    buffer.value_capacity_bytes = buffer.chunk_count * dense;
   }
 }
 
-std::size_t FarRooms::host_bytes(std::uint32_t tensor) const noexcept {
-  const Room& room = rooms_[index_[tensor]];
-  return round_up(room.in_bytes(), kRoomAlignBytes) +
-         round_up(room.head_bytes + room.value_room_bytes, kRoomAlignBytes);
+std::size_t DeviceBuffers::host_bytes(std::uint32_t tensor) const noexcept {
+  const Buffer& buffer = buffers_[index_[tensor]];
+  return round_up(buffer.in_bytes(), kBufferAlignBytes) +
+         round_up(buffer.head_bytes + buffer.value_capacity_bytes, kBufferAlignBytes);
 }
 
-void FarRooms::place(std::uint32_t tensor, std::uint8_t* host) noexcept {
-  Room& room = *find(tensor);
-  room.in = host;
-  room.out = host + round_up(room.in_bytes(), kRoomAlignBytes);
-  if (room.prunes) room.tensor.extents = reinterpret_cast<const FarExtent*>(room.in);
-  room.tensor.packed = room.in + room.extent_bytes;
-  room.tensor.fates = {reinterpret_cast<Fate*>(room.out), room.chunk_count};
-  room.tensor.results = {reinterpret_cast<FarResult*>(room.out + room.fate_bytes),
-                         room.chunk_count};
-  room.tensor.values = {room.out + room.head_bytes, room.value_room_bytes};
-  room.begin_anew();
+void DeviceBuffers::place(std::uint32_t tensor, std::uint8_t* host) noexcept {
+  Buffer& buffer = *find(tensor);
+  buffer.in = host;
+  buffer.out = host + round_up(buffer.in_bytes(), kBufferAlignBytes);
+  if (buffer.prunes) buffer.tensor.extents = reinterpret_cast<const FarExtent*>(buffer.in);
+  buffer.tensor.packed = buffer.in + buffer.extent_bytes;
+  buffer.tensor.fates = {reinterpret_cast<Fate*>(buffer.out), buffer.chunk_count};
+  buffer.tensor.results = {reinterpret_cast<FarResult*>(buffer.out + buffer.fate_bytes),
+                           buffer.chunk_count};
+  buffer.tensor.values = {buffer.out + buffer.head_bytes, buffer.value_capacity_bytes};
+  buffer.begin_anew();
 }
 
-std::size_t FarRooms::residual_bytes() const noexcept {
+std::size_t DeviceBuffers::residual_bytes() const noexcept {
   std::size_t bytes = 0;
-  for (const Room& room : rooms_) bytes += residual_bytes_of(room);
+  for (const Buffer& buffer : buffers_) bytes += residual_bytes_of(buffer);
   return bytes;
 }
 
-std::size_t FarRooms::device_bytes() const noexcept {
+std::size_t DeviceBuffers::device_bytes() const noexcept {
   std::size_t bytes = residual_bytes();
-  for (const Room& room : rooms_) bytes += area_bytes(room) + (room.prunes ? kThresholdBytes : 0);
+  for (const Buffer& buffer : buffers_)
+    bytes += area_bytes(buffer) + (buffer.prunes ? kThresholdBytes : 0);
   return bytes;
 }
 
-void FarRooms::place_on_device(std::uint8_t* memory) noexcept {
-  for (Room& room : rooms_) {
-    room.residual = reinterpret_cast<float*>(memory);
-    memory += residual_bytes_of(room);
+void DeviceBuffers::place_on_device(std::uint8_t* memory) noexcept {
+  for (Buffer& buffer : buffers_) {
+    buffer.residual = reinterpret_cast<float*>(memory);
+    memory += residual_bytes_of(buffer);
   }
-  for (Room& room : rooms_) {
-    room.area = memory;
-    memory += area_bytes(room);
-    if (!room.prunes) continue;
-    room.threshold = reinterpret_cast<float*>(memory);
+  for (Buffer& buffer : buffers_) {
+    buffer.area = memory;
+    memory += area_bytes(buffer);
+    if (!buffer.prunes) continue;
+    buffer.threshold = reinterpret_cast<float*>(memory);
     memory += kThresholdBytes;
   }
 }
 
-void FarRooms::Room::begin_anew() noexcept {
+void DeviceBuffers::Buffer::begin_anew() noexcept {
   std::fill(tensor.fates.begin(), tensor.fates.end(), Fate::kOpen);
   std::fill(tensor.results.begin(), tensor.results.end(), FarResult{});
   tensor.value_bytes = 0;
 }
 
-void FarRooms::Room::take_given() {
+void DeviceBuffers::Buffer::take_given() {
   std::vector<std::uint32_t>& chunks = tensor.given_chunks;
   std::vector<std::uint8_t>& payloads = tensor.given_payloads;
   giving_chunks.clear();

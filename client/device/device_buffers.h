@@ -32,9 +32,9 @@ struct FarChoice {
 FarChoice choose_far(std::vector<TensorSpec>& tensors, Dtype wire, const PruneOptions& pruning,
                      const std::string& why_none);
 
-class FarRooms {
+class DeviceBuffers {
  public:
-  struct Room {
+  struct Buffer {
     FarTensor tensor;
     // On its way to the session: extents, where it is pruned, then what leaves. On its way back:
     // fates, results, values. The area on the device is for the one and then for the other.
@@ -52,7 +52,7 @@ class FarRooms {
     std::size_t dense_bytes = 0;   // of all chunks
     std::size_t fate_bytes = 0;
     std::size_t head_bytes = 0;  // fates and results
-    std::size_t value_room_bytes = 0;
+    std::size_t value_capacity_bytes = 0;
     // Of what is given back, what the device is adding to the residual.
     std::vector<std::uint32_t> giving_chunks;
     std::vector<std::uint8_t> giving_payloads;
@@ -66,12 +66,12 @@ class FarRooms {
     void take_given();
   };
 
-  FarRooms(const Layout& layout, const PruneOptions& pruning);
-  bool empty() const noexcept { return rooms_.empty(); }
-  Room* find(std::uint32_t tensor) noexcept {
-    return index_[tensor] == kNone ? nullptr : &rooms_[index_[tensor]];
+  DeviceBuffers(const Layout& layout, const PruneOptions& pruning);
+  bool empty() const noexcept { return buffers_.empty(); }
+  Buffer* find(std::uint32_t tensor) noexcept {
+    return index_[tensor] == kNone ? nullptr : &buffers_[index_[tensor]];
   }
-  std::span<Room> all() noexcept { return rooms_; }
+  std::span<Buffer> all() noexcept { return buffers_; }
   std::size_t host_bytes(std::uint32_t tensor) const noexcept;
   // `host`: host_bytes() of it, aligned for anything.
   void place(std::uint32_t tensor, std::uint8_t* host) noexcept;
@@ -84,8 +84,8 @@ class FarRooms {
 
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;
-  std::vector<Room> rooms_;
-  std::vector<std::uint32_t> index_;  // by tensor, in rooms_
+  std::vector<Buffer> buffers_;
+  std::vector<std::uint32_t> index_;  // by tensor, in buffers_
   Thresholds thresholds_;
 };
 
