@@ -143,7 +143,7 @@ class Appliance {
   }
 
   // What the shard sends goes to its port's queue; then the ports send.
-  struct Link {
+  struct Driver {
     Appliance& self;
     ReplayPort& port;
     std::size_t results = 0;
@@ -152,9 +152,9 @@ class Appliance {
     bool has_event_room() const { return true; }
     void give_event(const agg::ShardEvent&) {}
     // Buffers for those that were sent; the others wait for the next burst.
-    std::span<agg::Transmit> rooms() {
+    std::span<agg::Transmit> tx_buffers() {
       for (agg::Transmit& out : std::span(self.burst_).first(std::exchange(self.used_, 0)))
-        out.room = port.tx_buffer().subspan(wire::kMaxUdpHeaderBytes);
+        out.buffer = port.tx_buffer().subspan(wire::kMaxUdpHeaderBytes);
       return self.burst_;
     }
     void send(std::span<const agg::Transmit> burst) {
@@ -176,7 +176,7 @@ class Appliance {
     void send(const agg::Transmit& out) {
       dataplane::Routes::Route* route = self.routes_.find(out.job, out.rank);
       const std::size_t header_bytes = route->headers.size();
-      std::uint8_t* frame = out.room.data() - header_bytes;
+      std::uint8_t* frame = out.buffer.data() - header_bytes;
       CHECK(route->headers.encode({frame, header_bytes}, out.datagram_bytes(), out.sum));
       const dataplane::Egress::Item item{
           .packet = frame,
@@ -188,17 +188,17 @@ class Appliance {
           item, [](void*) { CHECK(false); }, [](void*) { return false; });
       if (!out.shared.empty()) {  // feedback has none
         ++results;
-        if (!self.shares_) self.last_payload_ = out.room.data() + out.bytes;
+        if (!self.shares_) self.last_payload_ = out.buffer.data() + out.bytes;
       }
     }
   };
 
   std::size_t transmit(ReplayPort& port, TimeNs now) {
     now_ = now;
-    Link link{*this, port};
-    while (agg::serve_shard(shard_, link, now) != 0)
+    Driver driver{*this, port};
+    while (agg::serve_shard(shard_, driver, now) != 0)
       for (const auto& out : outs_) flush(out->egress, now);
-    return link.results;
+    return driver.results;
   }
 
   // As Port::flush() does, to a device that takes everything.
@@ -231,7 +231,7 @@ class Appliance {
   dataplane::Routes routes_;
   std::vector<std::unique_ptr<Out>> outs_;
   std::array<agg::Transmit, kBurst> burst_;
-  std::size_t used_ = kBurst;  // of their rooms
+  std::size_t used_ = kBurst;  // of their buffers
   TimeNs now_ = 0;
   std::size_t bursts_ = 0;
   const std::uint8_t* last_payload_ = nullptr;

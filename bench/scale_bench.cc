@@ -162,15 +162,15 @@ class Side {
   }
 
  private:
-  struct Link {
+  struct Driver {
     Side& side;
     std::uint64_t results = 0;
     bool take_command(agg::ShardCommand&) { return false; }
     bool has_event_room() const { return true; }
     void give_event(const agg::ShardEvent&) {}
-    std::span<agg::Transmit> rooms() {
+    std::span<agg::Transmit> tx_buffers() {
       for (agg::Transmit& transmit : side.burst_)
-        transmit.room = side.out_[side.next_out_++ % side.out_.size()];
+        transmit.buffer = side.out_[side.next_out_++ % side.out_.size()];
       return side.burst_;
     }
     void send(std::span<const agg::Transmit> burst) {
@@ -195,10 +195,10 @@ class Side {
         arrivals_.add(received_.next(job, rank, ++number, step_, chunk), kSecond);
       arrivals_.flush(kSecond);
     }
-    Link link{*this};
-    while (agg::serve_shard(shard_, link, kSecond) != 0) {
+    Driver driver{*this};
+    while (agg::serve_shard(shard_, driver, kSecond) != 0) {
     }
-    return link.results;
+    return driver.results;
   }
 
   const Size size_;

@@ -47,11 +47,11 @@ class Appliance {
   // Packets with this verdict, of the control side and all shards.
   std::uint64_t verdicts(Verdict verdict) const noexcept;
 
-  // One round of the control thread, and of one lcore. `out` has what rounds.h asks of a link.
+  // One round of the control thread, and of one lcore. `out` has what rounds.h asks of a driver.
   template <class Out>
   std::size_t serve_control(Out& out, TimeNs now) {
-    Link<Out> link{*this, out};
-    return agg::serve_control(jobs_, next_tick_ns_, link, now);
+    Driver<Out> driver{*this, out};
+    return agg::serve_control(jobs_, next_tick_ns_, driver, now);
   }
   template <class Out>
   std::size_t serve_shard(std::uint16_t shard, Out& out, TimeNs now) {
@@ -64,13 +64,13 @@ class Appliance {
 
  private:
   template <class Out>
-  struct Link {
+  struct Driver {
     Appliance& self;
     Out& out;
 
     bool take_event(ShardEvent& event) { return self.shards_.take_event(event); }
     std::size_t pass_memory(Jobs&, TimeNs now) { return self.make_memory(now); }
-    std::span<std::uint8_t> room() { return out.room(); }
+    std::span<std::uint8_t> tx_buffer() { return out.tx_buffer(); }
     void send(const Transmit& transmit) { out.send(transmit); }
     void give_command(const ShardCommand& command) { self.shards_.post(command); }
   };

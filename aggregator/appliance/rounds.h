@@ -2,8 +2,8 @@
 //
 // An appliance is a control thread (jobs/jobs.h) and an lcore a shard (core/shard.h), each of which
 // goes round: first it handles the packets that have arrived, then it does what stands here. How it
-// reaches the others is a `Link`: rings and ports in the data plane, queues in appliance.h. Pure;
-// nothing here allocates or locks unless its link does.
+// reaches the others is a `Driver`: rings and ports in the data plane, queues in appliance.h. Pure;
+// nothing here allocates or locks unless its driver does.
 #pragma once
 
 #include <algorithm>
@@ -22,30 +22,31 @@ inline constexpr std::size_t kControlDatagrams = 1024;  // a round; workers' rin
 
 // One round of an lcore for its shard. Returns how much there was to do; 0: it may rest.
 //
-//   bool Link::take_command(ShardCommand&)        the oldest of the control side's; false: none
-//   bool Link::has_event_room()                   else events wait in the shard
-//   void Link::give_event(const ShardEvent&)      to the control side
-//   std::span<Transmit> Link::rooms()             each with room for a datagram; empty: none now
-//   void Link::send(std::span<const Transmit>)    what stands in the first of them leaves
-//   void Link::swept()                            if it has one: after each piece of own work
-template <class Link>
-std::size_t serve_shard(Shard& shard, Link& link, TimeNs now) noexcept {
+//   bool Driver::take_command(ShardCommand&)        the oldest of the control side's; false: none
+//   bool Driver::has_event_room()                   else events wait in the shard
+//   void Driver::give_event(const ShardEvent&)      to the control side
+//   std::span<Transmit> Driver::tx_buffers()             each with room for a datagram; empty: none
+//   now void Driver::send(std::span<const Transmit>)    what stands in the first of them leaves
+//   void Driver::swept()                            if it has one: after each piece of own work
+template <class Driver>
+std::size_t serve_shard(Shard& shard, Driver& driver, TimeNs now) noexcept {
   std::size_t work = 0;
-  for (ShardCommand command; link.take_command(command); ++work) shard.handle_command(command, now);
+  for (ShardCommand command; driver.take_command(command); ++work)
+    shard.handle_command(command, now);
   for (int sweep = 0; sweep < kSweepsPerRound; ++sweep, ++work) {
     const bool more = shard.poll_work(now);
-    if constexpr (requires { link.swept(); }) link.swept();
+    if constexpr (requires { driver.swept(); }) driver.swept();
     if (!more) break;
   }
-  for (ShardEvent event; link.has_event_room() && shard.poll_event(event); ++work)
-    link.give_event(event);
+  for (ShardEvent event; driver.has_event_room() && shard.poll_event(event); ++work)
+    driver.give_event(event);
   SendBudget budget;
   while (const std::size_t left = budget.left()) {
-    std::span<Transmit> burst = link.rooms();
+    std::span<Transmit> burst = driver.tx_buffers();
     burst = burst.first(shard.poll_transmit(burst.first(std::min(left, burst.size())), now));
     if (burst.empty()) break;
     budget.spend(burst);
-    link.send(burst);
+    driver.send(burst);
   }
   return work + budget.spent();
 }
@@ -54,26 +55,26 @@ std::size_t serve_shard(Shard& shard, Link& link, TimeNs now) noexcept {
 // nobody is judged while his own words wait. `next_tick_ns` is the thread's, 0 at first. Returns as
 // above.
 //
-//   bool Link::take_event(ShardEvent&)            of any shard
-//   std::size_t Link::pass_memory(Jobs&, TimeNs)  orders to whoever carries them out, and back
-//   std::span<std::uint8_t> Link::room()          for the next datagram
-//   void Link::send(const Transmit&)              what stands in that room leaves
-//   void Link::give_command(const ShardCommand&)  to every shard
-template <class Link>
-std::size_t serve_control(Jobs& jobs, TimeNs& next_tick_ns, Link& link, TimeNs now) {
+//   bool Driver::take_event(ShardEvent&)            of any shard
+//   std::size_t Driver::pass_memory(Jobs&, TimeNs)  orders to whoever carries them out, and back
+//   std::span<std::uint8_t> Driver::tx_buffer()          for the next datagram
+//   void Driver::send(const Transmit&)              what stands in that room leaves
+//   void Driver::give_command(const ShardCommand&)  to every shard
+template <class Driver>
+std::size_t serve_control(Jobs& jobs, TimeNs& next_tick_ns, Driver& driver, TimeNs now) {
   std::size_t work = 0;
-  for (ShardEvent event; link.take_event(event); ++work) jobs.handle_event(event, now);
+  for (ShardEvent event; driver.take_event(event); ++work) jobs.handle_event(event, now);
   if (now >= next_tick_ns) {
     jobs.tick(now);
     next_tick_ns = now + kTickInterval;
   }
-  work += link.pass_memory(jobs, now);
+  work += driver.pass_memory(jobs, now);
   Transmit transmit;
   for (std::size_t sent = 0; sent < kControlDatagrams; ++sent, ++work) {
-    if (!jobs.poll_transmit(transmit, link.room(), now)) break;
-    link.send(transmit);
+    if (!jobs.poll_transmit(transmit, driver.tx_buffer(), now)) break;
+    driver.send(transmit);
   }
-  for (ShardCommand command; jobs.poll_command(command); ++work) link.give_command(command);
+  for (ShardCommand command; jobs.poll_command(command); ++work) driver.give_command(command);
   return work;
 }
 

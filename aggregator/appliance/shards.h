@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "aggregator/appliance/rooms.h"
 #include "aggregator/appliance/rounds.h"
+#include "aggregator/appliance/tx_buffers.h"
 #include "aggregator/base/check.h"
 
 namespace sluice::agg {
@@ -66,11 +66,11 @@ class Shards {
   void post(const ShardCommand& command);  // to every shard
   bool take_event(ShardEvent& event);      // of any shard
 
-  // One round of an lcore, see rounds.h. `out` has rooms() and send().
+  // One round of an lcore, see rounds.h. `out` has tx_buffers() and send().
   template <class Out>
   std::size_t serve(std::uint16_t index, Out& out, TimeNs now) {
-    Link<Out> link{*lcores_[index], out};
-    return serve_shard(lcores_[index]->shard, link, now);
+    Driver<Out> driver{*lcores_[index], out};
+    return serve_shard(lcores_[index]->shard, driver, now);
   }
   // Rounds of all lcores until nothing is left to do. `send` is called with each Transmit and its
   // bytes.
@@ -85,14 +85,14 @@ class Shards {
     Mailbox<ShardEvent> events;
   };
   template <class Out>
-  struct Link {
+  struct Driver {
     Lcore& lcore;
     Out& out;
 
     bool take_command(ShardCommand& command) { return lcore.commands.take(command); }
     bool has_event_room() const { return true; }
     void give_event(const ShardEvent& event) { lcore.events.post(event); }
-    std::span<Transmit> rooms() { return out.rooms(); }
+    std::span<Transmit> tx_buffers() { return out.tx_buffers(); }
     void send(std::span<const Transmit> burst) { out.send(burst); }
     void swept() requires requires(Out& to) { to.swept(); }
     { out.swept(); }
@@ -105,11 +105,11 @@ class Shards {
 template <class Send>
 struct SendTo {
   Send& function;
-  Rooms memory{};
+  TxBuffers memory{};
 
-  std::span<std::uint8_t> room() { return memory.first(); }
+  std::span<std::uint8_t> tx_buffer() { return memory.first(); }
   void send(const Transmit& transmit) { function(transmit, transmit.datagram()); }
-  std::span<Transmit> rooms() { return memory.all(); }
+  std::span<Transmit> tx_buffers() { return memory.all(); }
   void send(std::span<const Transmit> burst) {
     for (const Transmit& transmit : burst) send(transmit);
   }

@@ -27,10 +27,10 @@ namespace sluice::agg {
 
 // One datagram to send, in the caller's memory; the caller knows the member's path.
 struct Transmit {
-  std::span<std::uint8_t> room;  // at least wire::datagram_bytes() of the biggest job
+  std::span<std::uint8_t> buffer;  // at least wire::datagram_bytes() of the biggest job
   JobId job;
   Rank rank;
-  std::size_t bytes = 0;  // written to the room
+  std::size_t bytes = 0;  // written to the buffer
   Priority priority = 0;
   bool reply = false;    // an answer, what it pulls, or feedback: see send_budget.h
   wire::PartialSum sum;  // of the datagram, for its UDP checksum
@@ -39,11 +39,11 @@ struct Transmit {
   std::span<const std::uint8_t> shared;
 
   std::size_t datagram_bytes() const noexcept { return bytes + shared.size(); }
-  // The datagram in one piece, in the room.
+  // The datagram in one piece, in the buffer.
   std::span<std::uint8_t> datagram() const noexcept {
-    DCHECK(datagram_bytes() <= room.size());
-    if (!shared.empty()) std::memcpy(&room[bytes], shared.data(), shared.size());
-    return room.first(datagram_bytes());
+    DCHECK(datagram_bytes() <= buffer.size());
+    if (!shared.empty()) std::memcpy(&buffer[bytes], shared.data(), shared.size());
+    return buffer.first(datagram_bytes());
   }
 };
 
@@ -112,8 +112,8 @@ class Shard {
   // the control side still does, but who passes is no stranger. For packets of the control port.
   bool is_member(const wire::CommonHeader& header) const noexcept;
 
-  // Writes the next datagrams, each into its room but for what it shares, and returns how many; 0:
-  // nothing to send. Only the last of them may be a reply.
+  // Writes the next datagrams, each into its buffer but for what it shares, and returns how many;
+  // 0: nothing to send. Only the last of them may be a reply.
   std::size_t poll_transmit(std::span<Transmit> burst, TimeNs now) noexcept;
 
   // Bounded work that no packet triggers: sweeps after a member went. True while some is left.

@@ -166,8 +166,8 @@ bool Shard::poll_reply(Transmit& transmit, TimeNs now) noexcept {
 bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   Flow& flow = flow_to(job, rank);
-  const std::span<std::uint8_t> out = transmit.room;
-  transmit = {.room = out, .job = job.spec.id, .rank = rank};
+  const std::span<std::uint8_t> out = transmit.buffer;
+  transmit = {.buffer = out, .job = job.spec.id, .rank = rank};
   if (flow.feedback_queued) {
     flow.feedback_queued = false;
     wire::Feedback body{.shard = id_.value};

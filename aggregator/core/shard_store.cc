@@ -78,7 +78,7 @@ bool Shard::write_values(Job& job, const StoreAnswer& answer, std::uint8_t flags
                          Transmit& transmit, TimeNs now) noexcept {
   const std::span<const std::uint8_t> payload{
       reinterpret_cast<const std::uint8_t*>(answer.values.data()), answer.values.size_bytes()};
-  const std::span<std::uint8_t> out = transmit.room;
+  const std::span<std::uint8_t> out = transmit.buffer;
   if (out.size() < wire::packet_bytes(sizeof(wire::Values), 0, payload.size())) return false;
   wire::Values body{.chunk = answer.chunk,
                     .clock = answer.clock,
@@ -89,7 +89,7 @@ bool Shard::write_values(Job& job, const StoreAnswer& answer, std::uint8_t flags
   body.feedback.priority = answer.priority;
   body.feedback.flags = flags;
   fill_feedback(job, flow_to(job, answer.rank), body.feedback, now);
-  transmit = {.room = out, .job = job.spec.id, .rank = answer.rank, .priority = answer.priority};
+  transmit = {.buffer = out, .job = job.spec.id, .rank = answer.rank, .priority = answer.priority};
   transmit.bytes = wire::encode(out, sender_of(job, answer.rank), body, {}, payload);
   CHECK(transmit.bytes != 0);
   transmit.sum = wire::sum_bytes(transmit.datagram());

@@ -334,8 +334,8 @@ std::size_t Shard::list_chunks(const GradientSlice& slice, const ResultPart& par
 // read them back would wait for the stores. False: it does not fit.
 bool Shard::write_sum(const Job& job, const PreparedSum& prepared, Flow& flow, Transmit& transmit,
                       TimeNs now) noexcept {
-  if (transmit.room.size() < prepared.head_bytes + prepared.payload.size()) return false;
-  std::uint8_t* out = transmit.room.data();
+  if (transmit.buffer.size() < prepared.head_bytes + prepared.payload.size()) return false;
+  std::uint8_t* out = transmit.buffer.data();
   constexpr std::size_t kFixedBytes = wire::packet_bytes(sizeof(wire::ResultHeader), 1, 0);
   DCHECK(prepared.head_bytes >= kFixedBytes);
   std::memcpy(out, prepared.head.data(), kFixedBytes);
@@ -370,10 +370,10 @@ bool Shard::write_piece(Job& job, StreamId stream, const ResultPart& part, Rank 
   body.feedback.flags = part.flags;
   fill_feedback(job, flow_to(job, rank), body.feedback, now);
   transmit.shared = {};
-  transmit.bytes = wire::encode(transmit.room, sender_of(job, rank), body,
+  transmit.bytes = wire::encode(transmit.buffer, sender_of(job, rank), body,
                                 slice.mask_of(slot_index), slice.payload_of(slot_index));
   if (transmit.bytes == 0) return false;
-  transmit.sum = wire::sum_bytes(transmit.room.first(transmit.bytes - slot.payload_bytes)) +
+  transmit.sum = wire::sum_bytes(transmit.buffer.first(transmit.bytes - slot.payload_bytes)) +
                  wire::PartialSum{slot.payload_sum};
   return true;
 }

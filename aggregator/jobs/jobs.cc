@@ -194,7 +194,7 @@ bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs
     CHECK(member.cookie != 0);
     const wire::Sender sender{
         .job = mail.job.value, .rank = mail.rank.value, .cookie = member.cookie};
-    transmit = {.room = out, .job = mail.job, .rank = mail.rank};
+    transmit = {.buffer = out, .job = mail.job, .rank = mail.rank};
     // Its reader may have gone since, and another process may hold the rank.
     const bool has_notice = entry->failed || member.is(MemberPhase::kEvicted);
     if (mail.type == wire::PacketType::kNotice && !has_notice) continue;

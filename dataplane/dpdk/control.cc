@@ -189,7 +189,7 @@ void Control::send(const MemberPath& path, wire::Bytes datagram) {
 }
 
 // How the control side reaches the workers, the members, and the threads that make memory.
-struct Control::Link {
+struct Control::Driver {
   Control& control;
 
   bool take_event(agg::ShardEvent& event) {
@@ -206,7 +206,7 @@ struct Control::Link {
       (order.bytes < kBigJobBytes ? control.small_jobs_ : control.big_jobs_).post(std::move(order));
     return work;
   }
-  wire::MutableBytes room() { return control.reply_; }
+  wire::MutableBytes tx_buffer() { return control.reply_; }
   void send(const agg::Transmit& transmit) {
     control.send(control.context_.paths->read(transmit.job, transmit.rank),
                  wire::Bytes(control.reply_).first(transmit.bytes));
@@ -217,8 +217,8 @@ struct Control::Link {
 };
 
 std::size_t Control::serve(TimeNs now) {
-  Link link{*this};
-  const std::size_t work = agg::serve_control(jobs_, next_tick_ns_, link, now);
+  Driver driver{*this};
+  const std::size_t work = agg::serve_control(jobs_, next_tick_ns_, driver, now);
   for (std::size_t index = 0; index < backlog_.size(); ++index) {
     auto& queue = backlog_[index];
     while (!queue.empty() && context_.workers[index]->post(queue.front())) queue.pop_front();

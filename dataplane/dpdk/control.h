@@ -45,7 +45,7 @@ class Control {
   const DropCounters& drops() const noexcept { return drops_; }
 
  private:
-  struct Link;  // see agg::serve_control()
+  struct Driver;  // see agg::serve_control()
   // At most `per_second` messages a second of one kind; the rest only counts.
   struct LogLimit {
     TimeNs window_start = 0;

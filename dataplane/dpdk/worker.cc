@@ -219,7 +219,7 @@ std::size_t Worker::poll_mac_updates(TimeNs now) noexcept {
 }
 
 // How the shard reaches the control thread and the ports.
-struct Worker::ShardLink {
+struct Worker::ShardDriver {
   Worker& worker;
 
   bool take_command(agg::ShardCommand& command) noexcept {
@@ -233,7 +233,7 @@ struct Worker::ShardLink {
                               sizeof event) == 0;
     CHECK(queued);  // nobody else fills it
   }
-  std::span<agg::Transmit> rooms() noexcept { return worker.rooms(); }
+  std::span<agg::Transmit> tx_buffers() noexcept { return worker.tx_buffers(); }
   void send(std::span<const agg::Transmit> burst) noexcept {
     worker.used_ = burst.size();
     rte_mbuf* payload = nullptr;
@@ -246,12 +246,12 @@ struct Worker::ShardLink {
 };
 
 // None while the pool has not enough: results wait in the shard.
-std::span<agg::Transmit> Worker::rooms() noexcept {
+std::span<agg::Transmit> Worker::tx_buffers() noexcept {
   if (used_ != 0) {
     if (rte_pktmbuf_alloc_bulk(context_.pool.get(), spares_.data(), static_cast<unsigned>(used_)) !=
         0)
       return {};
-    for (std::size_t at = 0; at < used_; ++at) outgoing_[at].room = datagram_room(spares_[at]);
+    for (std::size_t at = 0; at < used_; ++at) outgoing_[at].buffer = datagram_room(spares_[at]);
     used_ = 0;
   }
   return outgoing_;
@@ -294,8 +294,8 @@ std::size_t Worker::loop(TimeNs now) noexcept {
   for (Lane* lane : lanes_) work += poll_lane(*lane, now);
   work += poll_inbox(now);
   work += poll_mac_updates(now);
-  ShardLink link{*this};
-  work += agg::serve_shard(shard_, link, now);
+  ShardDriver driver{*this};
+  work += agg::serve_shard(shard_, driver, now);
   for (Lane* lane : lanes_) work += lane->flush(now);
   return work;
 }

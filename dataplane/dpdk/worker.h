@@ -73,7 +73,7 @@ class Worker {
   const agg::Shard& shard() const noexcept { return shard_; }
 
  private:
-  struct ShardLink;  // see serve_shard()
+  struct ShardDriver;  // see serve_shard()
   struct MacUpdate {
     MacTable::Key key;
     PortIndex port;
@@ -88,7 +88,7 @@ class Worker {
   std::size_t poll_lane(Lane& lane, TimeNs now) noexcept;
   std::size_t poll_inbox(TimeNs now) noexcept;
   std::size_t poll_mac_updates(TimeNs now) noexcept;
-  std::span<agg::Transmit> rooms() noexcept;
+  std::span<agg::Transmit> tx_buffers() noexcept;
   rte_mbuf* share_payload(std::span<const agg::Transmit> rest) noexcept;
   void send_of_shard(rte_mbuf* packet, rte_mbuf* payload, const agg::Transmit& transmit) noexcept;
   void notice_links() noexcept;

@@ -62,7 +62,7 @@ template <class Send>
 struct SendSome : agg::SendTo<Send> {
   std::size_t left;
 
-  std::span<agg::Transmit> rooms() {
+  std::span<agg::Transmit> tx_buffers() {
     const std::span<agg::Transmit> all = this->memory.all();
     return all.first(std::min(left, all.size()));
   }

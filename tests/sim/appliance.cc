@@ -35,7 +35,7 @@ struct Appliance::ControlOut {
   TimeNs now;
   std::size_t sent = 0;
 
-  std::span<std::uint8_t> room() { return self.buffer_; }
+  std::span<std::uint8_t> tx_buffer() { return self.buffer_; }
   void send(const agg::Transmit& transmit) {
     ++sent;
     const auto path = self.path_of(transmit.job, transmit.rank, self.options_.port);
@@ -50,9 +50,9 @@ struct Appliance::ShardOut {
   TimeNs now;
   AllocationWatch watch{};
 
-  std::span<agg::Transmit> rooms() {
+  std::span<agg::Transmit> tx_buffers() {
     watch = {};
-    return self.rooms_.all();
+    return self.tx_buffers_.all();
   }
   void swept() {
     for (const agg::JobView& view : self.jobs().views())

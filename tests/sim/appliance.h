@@ -113,7 +113,7 @@ class Appliance {
   VerdictCounters frame_verdicts_;  // dropped before a shard or the control thread saw them
   std::map<std::pair<std::uint16_t, std::uint16_t>, wire::UdpPath> paths_;  // (job, rank)
   std::vector<std::uint8_t> buffer_;
-  agg::Rooms rooms_;
+  agg::TxBuffers tx_buffers_;
 };
 
 }  // namespace sluice::sim

@@ -33,7 +33,7 @@ namespace sluice::client {
 namespace {
 
 constexpr DurationNs kQuiet = 500 * kMillisecond;  // who lacks something asks within
-constexpr std::size_t kRoomBytes = kTxHeadroomBytes + kMaxDatagramBytes;
+constexpr std::size_t kTxBufferBytes = kTxHeadroomBytes + kMaxDatagramBytes;
 
 agg::PathKey key_of(const SocketAddress& address) noexcept {
   agg::PathKey key{};
@@ -72,9 +72,9 @@ class UdpServed final : public Served {
         log_(log),
         appliance_(options_inside(options_.secret)),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        bytes_(kBurst * kRoomBytes) {
+        bytes_(kBurst * kTxBufferBytes) {
     for (std::size_t at = 0; at < kBurst; ++at)
-      rooms_[at].room = {&bytes_[at * kRoomBytes + kTxHeadroomBytes], kMaxDatagramBytes};
+      tx_buffers_[at].buffer = {&bytes_[at * kTxBufferBytes + kTxHeadroomBytes], kMaxDatagramBytes};
   }
 
   ~UdpServed() override {
@@ -110,23 +110,25 @@ class UdpServed final : public Served {
     return flooded_.load(std::memory_order_relaxed);
   }
 
-  // ---- what a round of the appliance asks of its links (aggregator/appliance/rounds.h) ----
-  std::span<std::uint8_t> room() noexcept { return reply_; }
+  // ---- what a round of the appliance asks of its drivers (aggregator/appliance/rounds.h) ----
+  std::span<std::uint8_t> tx_buffer() noexcept { return reply_; }
   void send(const agg::Transmit& transmit) noexcept {
     const auto path = paths_.find({transmit.job.value, transmit.rank.value});
     if (path != paths_.end()) reply(addresses_[path->second], transmit.bytes);
   }
-  std::span<agg::Transmit> rooms() noexcept { return std::span(rooms_).subspan(tx_count_); }
+  std::span<agg::Transmit> tx_buffers() noexcept {
+    return std::span(tx_buffers_).subspan(tx_count_);
+  }
   void send(std::span<const agg::Transmit> burst) noexcept {
     for (const agg::Transmit& transmit : burst) {
       const auto path = paths_.find({transmit.job.value, transmit.rank.value});
       if (path == paths_.end()) continue;
       const std::span<std::uint8_t> from = transmit.datagram();
-      // The room of one that nobody gets is taken by the next.
-      agg::Transmit& to = rooms_[tx_count_];
-      if (to.room.data() != from.data()) std::memcpy(to.room.data(), from.data(), from.size());
+      // The buffer of a datagram that nobody gets is taken by the next.
+      agg::Transmit& to = tx_buffers_[tx_count_];
+      if (to.buffer.data() != from.data()) std::memcpy(to.buffer.data(), from.data(), from.size());
       tx_[tx_count_++] = {
-          .data = to.room.data(), .bytes = from.size(), .port_offset = path->second};
+          .data = to.buffer.data(), .bytes = from.size(), .port_offset = path->second};
     }
   }
 
@@ -350,7 +352,7 @@ class UdpServed final : public Served {
   std::array<Incoming, kBurst> incoming_{};
   TrainSender sender_{true};
   std::vector<std::uint8_t> bytes_;
-  std::array<agg::Transmit, kBurst> rooms_{};
+  std::array<agg::Transmit, kBurst> tx_buffers_{};
   std::array<Outgoing, kBurst> tx_{};
   std::size_t tx_first_ = 0;
   std::size_t tx_count_ = 0;  // tx_[tx_first_, tx_count_) waits to be sent

@@ -63,7 +63,7 @@ class Fairness : public testing::Test {
   Loop loop(int datagrams = kDatagramsPerLoop) {
     Loop seen;
     std::uint8_t out[2048];
-    Transmit transmit{.room = out};
+    Transmit transmit{.buffer = out};
     for (; seen.datagrams < datagrams; ++seen.datagrams) {
       if (harness->shard(0).poll_transmit({&transmit, 1}, harness->now) == 0) break;
       if (transmit.job.value == kOtherJob) {  // its results, mostly
@@ -186,7 +186,7 @@ TEST_F(Fairness, ResultsThatWerePromisedLeaveWhateverIsAskedMeanwhileAndOnce) {
   for (const std::uint64_t want : {0b1110u, 0b0101u, 0u, 0u, 0u, 0u, 0u, 0u}) {
     harness->probe(0, 1, 0, want);
     std::uint8_t out[2048];
-    Transmit transmit{.room = out};
+    Transmit transmit{.buffer = out};
     ASSERT_EQ(harness->shard(0).poll_transmit({&transmit, 1}, harness->now), 1u);
     wire::Packet packet;
     ASSERT_EQ(wire::parse(transmit.datagram(), packet), Verdict::kAccepted);

@@ -56,7 +56,7 @@ TEST(ShardRecovery, PullsNoChunkThatTheBlockDoesNotHaveWhileAPromiseIsKept) {
     harness.drain();
     harness.probe(0, 1, 1, 0b001);
     std::uint8_t out[2048];
-    Transmit transmit{.room = out};
+    Transmit transmit{.buffer = out};
     ASSERT_EQ(harness.shard(0).poll_transmit({&transmit, 1}, harness.now), 1u);
     wire::Packet answer;
     ASSERT_EQ(wire::parse(transmit.datagram(), answer), Verdict::kAccepted);

@@ -312,12 +312,12 @@ TEST(Shard, CountsAResultAsSentOnlyWhenItWasWritten) {
   Harness harness({.world_size = 1, .chunk_count = 1});
   harness.contribute<float>(0, 1, 0, {1});
   std::uint8_t too_small[32];
-  Transmit transmit{.room = too_small};
+  Transmit transmit{.buffer = too_small};
   EXPECT_EQ(harness.shard(0).poll_transmit({&transmit, 1}, harness.now), 0u);
   EXPECT_EQ(harness.job->slices[0].results_sent.read(), 0u);
   std::uint8_t out[2048];
   harness.contribute<float>(0, 2, 0, {1});
-  transmit.room = out;
+  transmit.buffer = out;
   EXPECT_EQ(harness.shard(0).poll_transmit({&transmit, 1}, harness.now), 1u);
   EXPECT_EQ(harness.job->slices[0].results_sent.read(), 1u);
 }

@@ -254,7 +254,7 @@ TEST(SparseShard, AReopenedSlotLeavesTheGroup) {
   contribute_sparse(harness, 0, 3, {{0, with(0, 3)}, {1, with(1, 3)}});
   // Rank 0 gets its copy; then the window moves round, and chunk 1 is opened again.
   std::vector<std::uint8_t> room(2000);
-  Transmit one{.room = room};
+  Transmit one{.buffer = room};
   ASSERT_EQ(harness.shard(0).poll_transmit({&one, 1}, harness.now), 1u);
   for (Step step = 4; step < 3 + kAsyncWindow; ++step)
     for (const std::uint16_t rank : {0, 1})

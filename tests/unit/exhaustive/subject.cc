@@ -348,7 +348,7 @@ ProbeAnswer Subject::probe(std::uint16_t rank, Step step, std::size_t shard) {
 
 void Subject::drain(std::size_t shard, ProbeAnswer* answer) {
   std::uint8_t out[512];
-  agg::Transmit transmit{.room = out};
+  agg::Transmit transmit{.buffer = out};
   ++sending_at_;  // what the shard has made of a slot is of before this test changed it
   while (shard_at(shard).poll_transmit({&transmit, 1}, sending_at_) != 0) {
     wire::Packet packet;

@@ -208,7 +208,7 @@ class ControlTest : public testing::Test {
   }
 
   // What serve_control() reaches: the shards, real or played, and the outbox.
-  struct Link {
+  struct Driver {
     ControlTest& test;
     std::array<std::uint8_t, kMaxDatagramBytes> memory{};
 
@@ -216,7 +216,7 @@ class ControlTest : public testing::Test {
     std::size_t pass_memory(Jobs& jobs, TimeNs now) {
       return test.memory_at_once && carry_out_all(jobs, now);
     }
-    std::span<std::uint8_t> room() { return memory; }
+    std::span<std::uint8_t> tx_buffer() { return memory; }
     void send(const Transmit& to) {
       test.outbox.push_back(
           {.to = to, .bytes = {memory.begin(), memory.begin() + to.bytes}, .packet = {}});
@@ -231,9 +231,9 @@ class ControlTest : public testing::Test {
   };
   // Rounds of the control thread, and of the shards where there are any.
   void pump() {
-    Link link{*this};
+    Driver driver{*this};
     repeat_until_idle([&] {
-      const std::size_t work = serve_control(jobs, next_tick_ns, link, now);
+      const std::size_t work = serve_control(jobs, next_tick_ns, driver, now);
       next_tick_ns = kNever;
       if (shards) shards->drain(now, [](const Transmit&, std::span<const std::uint8_t>) {});
       return work;

@@ -141,7 +141,7 @@ TEST_F(StoreJob, AStoreTakesNoLongerTurnThanASum) {
             Verdict::kCompleted);
   std::array<std::array<std::uint8_t, 2048>, 8> rooms;
   std::array<Transmit, 8> burst;
-  for (std::size_t i = 0; i < burst.size(); ++i) burst[i].room = rooms[i];
+  for (std::size_t i = 0; i < burst.size(); ++i) burst[i].buffer = rooms[i];
   ASSERT_GE(shard.poll_transmit(burst, now), 5u);
   std::vector<JobId> order;
   for (std::size_t i = 0; i < 5; ++i) order.push_back(burst[i].job);

@@ -10,17 +10,17 @@
 
 namespace sluice::agg {
 
-class Rooms {
+class TxBuffers {
  public:
-  Rooms() noexcept {
+  TxBuffers() noexcept {
     for (std::size_t at = 0; at < burst_.size(); ++at)
-      burst_[at].room = std::span(memory_).subspan(at * kMaxDatagramBytes, kMaxDatagramBytes);
+      burst_[at].buffer = std::span(memory_).subspan(at * kMaxDatagramBytes, kMaxDatagramBytes);
   }
-  Rooms(const Rooms&) = delete;
-  Rooms& operator=(const Rooms&) = delete;
+  TxBuffers(const TxBuffers&) = delete;
+  TxBuffers& operator=(const TxBuffers&) = delete;
 
   std::span<Transmit> all() noexcept { return burst_; }
-  std::span<std::uint8_t> first() noexcept { return burst_.front().room; }
+  std::span<std::uint8_t> first() noexcept { return burst_.front().buffer; }
 
  private:
   static constexpr std::size_t kCount = 4;  // more than one, so that bursts are what runs
