@@ -27,7 +27,7 @@ class Arrivals {
     const Verdict why = wire::parse(datagram.payload, last.packet);
     if (!ok(why)) return malformed_.count(why);
     last.marked = datagram.marked;
-    last.place = shard_.locate(last.packet);
+    last.location = shard_.locate(last.packet);
     ++added_;
   }
   // Handles the rest.
@@ -40,12 +40,12 @@ class Arrivals {
   struct Waiting {
     wire::Packet packet;
     bool marked = false;
-    Shard::Place place;
+    Shard::Location location;
   };
 
   void handle_next(TimeNs now) noexcept {
     const Waiting& next = waiting_[handled_++ % kAhead];
-    shard_.handle(next.packet, next.place, next.marked, now);
+    shard_.handle(next.packet, next.location, next.marked, now);
   }
 
   Shard& shard_;

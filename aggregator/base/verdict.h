@@ -34,7 +34,8 @@ enum class PacketUse : std::uint8_t {
     "late gradients for a later step, in a job that drops them or beyond its staleness bound")     \
   X(kTooOld, kUseless, "too_old", "packets for a step that left the window")                       \
   X(kTooNew, kUseless, "too_new", "packets for a step that is not open yet")                       \
-  X(kNotAllowed, kUseless, "not_allowed", "contributions of a rank outside this step's may mask")  \
+  X(kNotAllowed, kUseless, "not_allowed",                                                          \
+    "contributions of a rank that is not eligible for this step")                                  \
   X(kShapeMismatch, kUseless, "shape_mismatch",                                                    \
     "contributions whose size or dtype differs from the slot's")                                   \
   X(kCollectiveMismatch, kUseless, "collective_mismatch",                                          \

@@ -73,13 +73,13 @@ std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
     total_bytes += std::size_t{spec.windows[stream]} * spec.chunk_counts[stream] * slot_bytes;
   }
   const std::uint32_t gradient_chunks = spec.chunk_counts[index_of(StreamId::kGradients)];
-  const bool passes = spec.policy.late == LateMode::kRequeue;
+  const bool may_abstain = spec.policy.late == LateMode::kRequeue;
   for (std::uint16_t shard = 0; spec.store && shard < spec.shard_count; ++shard)
     total_bytes += StoreShard::memory_bytes(*spec.store, ShardId{shard}, spec.shard_count) +
                    spec.world_size * sizeof(StoreJoiner);
   total_bytes += gradient_chunks * (8 * sign_words_of(spec) + 1);
   total_bytes += reproducible_bytes(spec);
-  const std::size_t masks = passes ? 2 : 1;  // beside each slot's own
+  const std::size_t masks = may_abstain ? 2 : 1;  // beside each slot's own
   total_bytes += masks * spec.windows[index_of(StreamId::kGradients)] * gradient_chunks * 8 *
                  sluice::mask_words(spec.world_size);
   return total_bytes;
@@ -143,7 +143,7 @@ void Job::make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProg
   resize_noted(slice.sums, slot_count, progress);
   resize_noted(slice.unwanted, slot_count * mask_word_count, progress);
   if (spec.policy.late == LateMode::kRequeue)
-    resize_noted(slice.passes, slot_count * mask_word_count, progress);
+    resize_noted(slice.abstained, slot_count * mask_word_count, progress);
   if (spec.reproducible) {
     CHECK(!spec.policy.tolerates_stragglers());
     const std::size_t floats = early_floats_of(spec);
@@ -175,16 +175,16 @@ void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
   const std::size_t index = index_of(stream);
   const bool gradients = stream == StreamId::kGradients;
   const bool waits_for_all = !gradients || !spec.policy.tolerates_stragglers();
-  StepRecord record{.step = step, .may = {}, .must = {}};
+  StepRecord record{.step = step, .eligible = {}, .required = {}};
   for (std::uint16_t rank = 0; rank < spec.world_size; ++rank) {
     const Member& member = members[rank];
     if (!member.takes_part(index, step)) continue;
     if (stream == StreamId::kState && !transfer.between(Rank{rank})) continue;
-    record.may.set(Rank{rank});
+    record.eligible.set(Rank{rank});
     if (waits_for_all || member.hold_from.load(std::memory_order_acquire) <= step)
-      record.must.set(Rank{rank});
+      record.required.set(Rank{rank});
   }
-  record.k = static_cast<std::uint16_t>(record.may.count());
+  record.k = static_cast<std::uint16_t>(record.eligible.count());
   if (!waits_for_all) {
     const std::uint16_t k = step > 1 ? decide_k(step - 1, now) : record.k;
     if (step > kFullSteps) {

@@ -6,24 +6,24 @@
 #include "aggregator/base/serial.h"
 
 namespace sluice::agg {
-Verdict Shard::handle(const wire::Packet& packet, const Place& place, bool marked,
+Verdict Shard::handle(const wire::Packet& packet, const Location& location, bool marked,
                       TimeNs now) noexcept {
   Verdict verdict = Verdict::kAccepted;
   if (!wire::is_worker_data(packet.type()))
     verdict = Verdict::kBadType;
-  else if (place.job == nullptr)
+  else if (location.job == nullptr)
     verdict = Verdict::kUnknownJob;
   else
-    verdict = admit(packet, *place.job, marked, now);
+    verdict = admit(packet, *location.job, marked, now);
   if (verdict == Verdict::kAccepted) {
-    Job& job = *place.job;
+    Job& job = *location.job;
     DCHECK(jobs_[job.spec.id.value] == &job);
     switch (packet.type()) {
       case wire::PacketType::kContribution: {
         const std::uint64_t chunks = packet.chunks();  // not by counting them: that is a call
         verdict = (chunks & (chunks - 1)) == 0 && (packet.flow().flags & wire::kFlagSparse) == 0
-                      ? contribute(job, packet, place.slot_index, nullptr, now)
-                      : contribute_each(job, packet, place.slot_index, now);
+                      ? contribute(job, packet, location.slot_index, nullptr, now)
+                      : contribute_each(job, packet, location.slot_index, now);
         break;
       }
       case wire::PacketType::kPush: verdict = take_push(job, packet, now); break;
@@ -123,7 +123,7 @@ void Shard::adopt_record(Job& job, StreamId stream, Step open_step) noexcept {
     const Member& member = job.members[rank];
     if (!member.takes_part(index, open_step)) slice.record.remove(Rank{rank});
     if (holds && member.hold_from.load(std::memory_order_acquire) > open_step)
-      slice.record.must.clear(Rank{rank});
+      slice.record.required.clear(Rank{rank});
   }
   DCHECK(slice.record.consistent() && slice.step_chunks != 0);
 }

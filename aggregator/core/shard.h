@@ -94,16 +94,17 @@ class Shard {
 
   // What a packet is about: its job, and the slot of the chunk that a contribution names, if they
   // are this shard's.
-  struct Place {
+  struct Location {
     Job* job = nullptr;
     std::uint32_t slot_index = kNoSlot;
   };
   // Finds it and fetches what handle() will need into the caches. Good until the next command.
-  Place locate(const wire::Packet& packet) const noexcept;
+  Location locate(const wire::Packet& packet) const noexcept;
 
   // A parsed data packet that arrived on this shard's port. `marked`: its IP header said
   // congestion-experienced. The verdict is also counted.
-  Verdict handle(const wire::Packet& packet, const Place& place, bool marked, TimeNs now) noexcept;
+  Verdict handle(const wire::Packet& packet, const Location& location, bool marked,
+                 TimeNs now) noexcept;
   Verdict handle(const wire::Packet& packet, bool marked, TimeNs now) noexcept {
     return handle(packet, locate(packet), marked, now);
   }

@@ -63,7 +63,7 @@ void Shard::member_gone(Job& job, Rank rank) noexcept {
     StreamSlice& slice = current_slice(job, stream);
     if (job.members[rank.value].takes_part(index_of(stream), slice.record.step)) continue;
     slice.record.remove(rank);
-    DCHECK(!slice.record.may.test(rank) && !slice.record.must.test(rank));
+    DCHECK(!slice.record.eligible.test(rank) && !slice.record.required.test(rank));
     if (stream == StreamId::kGradients) job.slices[id_.value].gradients.summary.conclusive = false;
     sweep(slice);
   }
@@ -95,7 +95,8 @@ bool Shard::admit_to_collectives(Job& job, Rank rank) noexcept {
   current_slice(job, StreamId::kCollectives);
   PieceSlice& slice = job.slices[id_.value].pieces_of(StreamId::kCollectives);
   // A call between two of its steps that nobody is left to end is over.
-  if (slice.record.may.empty() && slice.collective.step != slice.record.step) slice.collective = {};
+  if (slice.record.eligible.empty() && slice.collective.step != slice.record.step)
+    slice.collective = {};
   const bool begun = slice.collective.step == slice.record.step;
   const bool in_call = begun ? !slice.collective.ends_call() : slice.collective.continues;
   if (begun || in_call) {  // nor does this step wait for the process whose place it takes
@@ -106,9 +107,9 @@ bool Shard::admit_to_collectives(Job& job, Rank rank) noexcept {
   job.members[rank.value].joined_from[index_of(StreamId::kCollectives)].store(
       slice.record.step + begun, std::memory_order_release);
   if (!begun) {
-    slice.record.may.set(rank);
-    slice.record.must.set(rank);
-    slice.record.k = static_cast<std::uint16_t>(slice.record.may.count());
+    slice.record.eligible.set(rank);
+    slice.record.required.set(rank);
+    slice.record.k = static_cast<std::uint16_t>(slice.record.eligible.count());
     DCHECK(slice.record.consistent());
   }
   return true;
@@ -119,7 +120,7 @@ void Shard::hold_released(Job& job, Rank rank) noexcept {
       !has_part(job, StreamId::kGradients))
     return;
   StreamSlice& slice = current_slice(job, StreamId::kGradients);
-  slice.record.must.clear(rank);
+  slice.record.required.clear(rank);
   DCHECK(slice.record.consistent());
   sweep(slice);
 }
@@ -154,7 +155,7 @@ void Shard::source_lost(Job& job, Rank rank) noexcept {
   StreamSlice& slice = current_slice(job, StreamId::kState);
   if (!job.transfer.between(rank)) return;  // of a transfer that is over
   slice.record.remove(rank);
-  DCHECK(!slice.record.may.test(rank));
+  DCHECK(!slice.record.eligible.test(rank));
   report_lost_transfer(job);
 }
 
@@ -162,7 +163,8 @@ void Shard::source_lost(Job& job, Rank rank) noexcept {
 void Shard::report_lost_transfer(Job& job) noexcept {
   const PieceSlice& slice = job.slices[id_.value].pieces_of(StreamId::kState);
   DCHECK(has_part(job, StreamId::kState) && slice.collective.step <= slice.record.step);
-  if (slice.collective.step != slice.record.step || slice.record.may.test(job.transfer.source()))
+  if (slice.collective.step != slice.record.step ||
+      slice.record.eligible.test(job.transfer.source()))
     return;
   push_event({.kind = ShardEvent::Kind::kTransferLost,
               .job = &job,
@@ -197,7 +199,7 @@ bool Shard::sweep_some(Job& job, StreamId stream, TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   StreamSlice& slice = job_slice.of(stream);
   const Step step = slice.record.step;
-  if (stream == StreamId::kCollectives && slice.record.may.empty() &&
+  if (stream == StreamId::kCollectives && slice.record.eligible.empty() &&
       job_slice.pieces_of(stream).collective.step == step &&
       job_slice.pieces_of(stream).collective.is_broadcast()) {
     close_without_root(job, now);

@@ -42,7 +42,7 @@ Verdict Shard::take_piece(Job& job, const wire::Packet& packet, TimeNs now) noex
   if (slice.collective.step != body.step) fix_operation(job, slice, body);
   const bool is_root = rank == Rank{body.operation.root};
   if (body.operation.kind == CollectiveKind::kBroadcast && !is_root) return Verdict::kPassed;
-  if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
+  if (!slice.record.eligible.test(rank)) return Verdict::kNotAllowed;
 
   CHECK(slice.collective.step == body.step && slice.collective.operation == body.operation);
   Slot& slot = slice.slots[slot_index];
@@ -71,14 +71,14 @@ Verdict Shard::check_piece(Job& job, const PieceSlice& slice, const wire::Piece&
   const bool data = sized && rank == root;
   if (sized && !data && body.chunk != 0) return Verdict::kNotAllowed;
   // Only its two ranks: another one's size would stop the transfer.
-  if (transfer && (root != job.transfer.source() || !slice.record.may.test(rank)))
+  if (transfer && (root != job.transfer.source() || !slice.record.eligible.test(rank)))
     return Verdict::kNotAllowed;
   // A broadcast's record names its root alone, but the others may still disagree with it.
   const Collective& collective = slice.collective;
   DCHECK(collective.step == 0 || collective.step == slice.record.step);
   const bool fixed = collective.step == body.step;
   if (!job.members[rank.value].takes_part(index_of(stream), body.step) ||
-      (!fixed && !slice.record.may.test(rank)))
+      (!fixed && !slice.record.eligible.test(rank)))
     return Verdict::kNotAllowed;
   if (data != (body.payload_bytes != 0)) return Verdict::kShapeMismatch;
 
@@ -115,10 +115,10 @@ void Shard::fix_operation(Job& job, PieceSlice& slice, const wire::Piece& body) 
   job.collective_begun.store(body.step, std::memory_order_relaxed);
   if (!collective.is_broadcast()) return;
   const Rank root{body.operation.root};
-  const bool has_root = slice.record.may.test(root);
+  const bool has_root = slice.record.eligible.test(root);
   slice.record.k = has_root;
-  slice.record.may = has_root ? MemberMask::only(root) : MemberMask{};
-  slice.record.must = slice.record.may;
+  slice.record.eligible = has_root ? MemberMask::only(root) : MemberMask{};
+  slice.record.required = slice.record.eligible;
   DCHECK(slice.record.consistent());
   if (!has_root) sweep(slice);
 }

@@ -259,17 +259,18 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
     const bool record_fixed =
         reply.stream == StreamId::kGradients ||
         (reply.stream == StreamId::kCollectives && own.pieces[0].collective.step == open_step);
-    const bool outside = record_fixed && reply.step == open_step && !slice.record.may.test(rank);
+    const bool outside =
+        record_fixed && reply.step == open_step && !slice.record.eligible.test(rank);
     if (outside) body.counted = all;
     for (std::uint32_t bit = 0; bit < chunks; ++bit) {
       const Slot& slot = slice.slots[first_slot + bit];
       const std::uint64_t* mask = slice.mask_of(first_slot + bit);
       const bool touched = slot.step == reply.step;
       // A pass counts as well: the worker has nothing more to send.
-      const std::uint64_t* passes = reply.stream == StreamId::kGradients
-                                        ? own.gradients.passes_of(first_slot + bit)
-                                        : nullptr;
-      if (touched && (test_bit(mask, rank) || (passes && test_bit(passes, rank))))
+      const std::uint64_t* abstained = reply.stream == StreamId::kGradients
+                                           ? own.gradients.abstained_of(first_slot + bit)
+                                           : nullptr;
+      if (touched && (test_bit(mask, rank) || (abstained && test_bit(abstained, rank))))
         body.counted |= std::uint64_t{1} << bit;
       if (slot.complete_for(reply.step)) {
         // A result that still waits in the queue is on its way: nobody needs to pull it.
@@ -279,8 +280,8 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
       } else if (body.first_incomplete == wire::kNoChunk) {
         body.first_incomplete = first_chunk + bit;
         for (std::size_t word = 0; word < job.mask_word_count; ++word)
-          missing[word] = slice.record.may.words()[word] &
-                          ~(touched ? mask[word] | (passes ? passes[word] : 0) : 0);
+          missing[word] = slice.record.eligible.words()[word] &
+                          ~(touched ? mask[word] | (abstained ? abstained[word] : 0) : 0);
       }
     }
   }

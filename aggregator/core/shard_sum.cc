@@ -156,7 +156,7 @@ void accumulate_turns(const Job& job, GradientSlice& slice, std::uint32_t slot_i
       addends.add(slice, slot_index, arrived->payload.data());
     else if (const std::uint8_t* waiting = slice.early.take(chunk, turn); waiting != nullptr)
       addends.add(slice, slot_index, waiting);
-    else if (arrived != nullptr && slice.record.may.test(turn) &&
+    else if (arrived != nullptr && slice.record.eligible.test(turn) &&
              !test_bit(slice.mask_of(slot_index), turn))
       break;
   }
@@ -167,16 +167,15 @@ void accumulate_turns(const Job& job, GradientSlice& slice, std::uint32_t slot_i
 
 void accumulate_in_order(const Job& job, GradientSlice& slice, std::uint32_t slot_index, Rank rank,
                          std::span<const std::uint8_t> payload) noexcept {
-  DCHECK(slice.record.may.test(rank) && !test_bit(slice.mask_of(slot_index), rank));
+  DCHECK(slice.record.eligible.test(rank) && !test_bit(slice.mask_of(slot_index), rank));
   const EarlyPayload arrived{rank, payload};
   accumulate_turns(job, slice, slot_index, &arrived);
 }
 
-// What waits is dense, so that one pass takes all.
 void accumulate_in_order(const Job& job, GradientSlice& slice, std::uint32_t slot_index, Rank rank,
                          const wire::SparseEntry& entry) noexcept {
   const Sum& sum = slice.sums[slot_index];
-  std::array<std::uint8_t, kMaxChunkBytes> dense;
+  std::array<std::uint8_t, kMaxChunkBytes> dense;  // as payloads that wait, so one pass adds all
   const std::size_t bytes = payload_bytes(sum.dtype, sum.elem_count);
   CHECK(bytes <= dense.size());
   expand(entry, sum.elem_count, sum.dtype, dense.data());
@@ -230,7 +229,8 @@ bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
 // As behind all contributions but the last: nobody has passed, and more are to come.
 bool needs_more(const GradientSlice& slice, std::uint32_t slot_index) noexcept {
   DCHECK(slice.slots[slot_index].open_for(slice.record.step));
-  return slice.sums[slot_index].passed_count == 0 && slice.slots[slot_index].count < slice.record.k;
+  return slice.sums[slot_index].abstained_count == 0 &&
+         slice.slots[slot_index].count < slice.record.k;
 }
 
 // Whether the record asks for nothing more, of those who have not passed.
@@ -238,15 +238,15 @@ bool satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
   const std::uint64_t* mask = slice.mask_of(slot_index);
   const std::uint16_t count = slice.slots[slot_index].count;
   Sum& sum = slice.sums[slot_index];
-  if (sum.passed_count == 0) {
+  if (sum.abstained_count == 0) {
     sum.k = slice.record.k;
     return slice.record.satisfied_by(mask, count, slice.mask_word_count);
   }
   DCHECK(slice.consistent(slot_index));
-  const std::uint64_t* passes = slice.passes_of(slot_index);
-  const StepRecord rest = slice.record.without(passes, slice.mask_word_count);
+  const std::uint64_t* abstained = slice.abstained_of(slot_index);
+  const StepRecord rest = slice.record.without(abstained, slice.mask_word_count);
   sum.k = rest.k;
-  return rest.may.empty() || rest.satisfied_by(mask, count, slice.mask_word_count);
+  return rest.eligible.empty() || rest.satisfied_by(mask, count, slice.mask_word_count);
 }
 
 // The result of a sum with sparse contributions is an entry, if that is shorter and fits a packet.
@@ -269,21 +269,21 @@ void shorten(const Job& job, GradientSlice& slice, std::uint32_t slot_index) noe
 
 }  // namespace
 
-Shard::Place Shard::locate(const wire::Packet& packet) const noexcept {
+Shard::Location Shard::locate(const wire::Packet& packet) const noexcept {
   const wire::CommonHeader& common = packet.common();
-  Place place{.job = common.job < jobs_.size() ? jobs_[common.job] : nullptr};
-  if (place.job == nullptr || packet.type() != wire::PacketType::kContribution) return place;
+  Location found{.job = common.job < jobs_.size() ? jobs_[common.job] : nullptr};
+  if (found.job == nullptr || packet.type() != wire::PacketType::kContribution) return found;
   const auto& body = packet.body<wire::Contribution>();
-  const Job& job = *place.job;
-  if (check_chunk(job, StreamId::kGradients, body.chunk) != Verdict::kAccepted) return place;
+  const Job& job = *found.job;
+  if (check_chunk(job, StreamId::kGradients, body.chunk) != Verdict::kAccepted) return found;
   const GradientSlice& slice = job.slices[id_.value].gradients;
-  place.slot_index = job.slot_index(StreamId::kGradients, slice, body.step, body.chunk);
-  DCHECK(place.slot_index < slice.slots.size());
-  __builtin_prefetch(&slice.slots[place.slot_index], 1);
-  __builtin_prefetch(&slice.sums[place.slot_index], 1);
-  __builtin_prefetch(slice.mask_of(place.slot_index).data(), 1);
-  prefetch_front<Use::kWrite>(slice.data_of(place.slot_index), packet.payload().size());
-  return place;
+  found.slot_index = job.slot_index(StreamId::kGradients, slice, body.step, body.chunk);
+  DCHECK(found.slot_index < slice.slots.size());
+  __builtin_prefetch(&slice.slots[found.slot_index], 1);
+  __builtin_prefetch(&slice.sums[found.slot_index], 1);
+  __builtin_prefetch(slice.mask_of(found.slot_index).data(), 1);
+  prefetch_front<Use::kWrite>(slice.data_of(found.slot_index), packet.payload().size());
+  return found;
 }
 
 // Chunks of a block, each taken by itself: the packet's verdict is the most useful one. No block is
@@ -331,7 +331,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
   Flow& flow = job_slice.flows[rank.value];
   Slot& slot = slice.slots[slot_index];
   // A pass has its place as well, once.
-  if (slot.step == body.step && slice.has_passed(slot_index, rank)) return Verdict::kDuplicate;
+  if (slot.step == body.step && slice.has_abstained(slot_index, rank)) return Verdict::kDuplicate;
   verdict = slice.check(slot_index, body.step, rank);
   if (verdict == Verdict::kLate) flow.late.add(1);
   if (verdict != Verdict::kAccepted) return verdict;
@@ -343,7 +343,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
   const bool alike = slot.step == body.step && sum.has_data() && shape == sum;
   if ((!alike && !fits(job.spec, shape)) || (nil && !job.spec.allow_nil && !requeued))
     return Verdict::kShapeMismatch;
-  if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
+  if (!slice.record.eligible.test(rank)) return Verdict::kNotAllowed;
 
   if (slot.step != body.step) {  // the first contribution of this step
     reopen(job, StreamId::kGradients, slot_index, now);
@@ -352,8 +352,8 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
   DCHECK(slot.open_for(body.step) && slice.first_arrival_ns <= now);
   if (requeued && nil) {  // it waits for this step with other chunks and has nothing for this one
     DCHECK(!test_bit(slice.mask_of(slot_index), rank));
-    set_bit(slice.passes_of(slot_index), rank);
-    ++slice.sums[slot_index].passed_count;
+    set_bit(slice.abstained_of(slot_index), rank);
+    ++slice.sums[slot_index].abstained_count;
     DCHECK(slice.consistent(slot_index));
     return try_complete_sum(job, slot_index, now) ? Verdict::kCompleted : Verdict::kPassed;
   }
@@ -382,8 +382,9 @@ bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noe
   DCHECK(slice.slots[slot_index].open_for(slice.record.step));
   DCHECK(sum.data_count <= slice.slots[slot_index].count);
   if (!satisfied(slice, slot_index)) return false;
-  sum.may_count = slice.record.may_count(slice.mask_of(slot_index), slice.mask_word_count);
-  CHECK(sum.may_count >= slice.slots[slot_index].count);
+  sum.eligible_count =
+      slice.record.eligible_count(slice.mask_of(slot_index), slice.mask_word_count);
+  CHECK(sum.eligible_count >= slice.slots[slot_index].count);
   if (slice.in_rank_order()) accumulate_turns(job, slice, slot_index, nullptr);
   DCHECK(sum.begun == sum.has_data());
   if (sum.has_data()) {

@@ -207,7 +207,7 @@ bool Shard::is_for(const Job& job, StreamId stream, Step step, Rank rank) noexce
   if (stream != StreamId::kState) return true;
   const std::size_t index = index_of(stream);
   const StepRecord& record = job.windows[index].records[step % job.spec.windows[index]];
-  return record.step == step && record.may.test(rank);
+  return record.step == step && record.eligible.test(rank);
 }
 
 wire::Sender Shard::sender_of(const Job& job, Rank rank) noexcept {
@@ -265,7 +265,7 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
   const Slot& slot = slice.slots[slot_index];
   const Sum& sum = slice.sums[slot_index];
   DCHECK(slot.state == SlotState::kComplete && sum.data_count <= slot.count);
-  DCHECK(slot.count <= sum.may_count);
+  DCHECK(slot.count <= sum.eligible_count);
   const std::uint32_t now_us = wire_time_us(now);
   wire::ResultHeader body{.k = sum.k,
                           .step = slot.step,
@@ -273,7 +273,7 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
                           .weight = sum.weight,
                           .first_age_us = now_us - sum.first_us,
                           .complete_age_us = now_us - sum.complete_us,
-                          .may_count = sum.may_count,
+                          .may_count = sum.eligible_count,
                           .elem_count = sum.elem_count,
                           .dtype = sum.result,
                           .mask_words = static_cast<std::uint8_t>(slice.mask_word_count)};

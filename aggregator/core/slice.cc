@@ -13,8 +13,8 @@ bool GradientSlice::alike(std::size_t left, std::size_t right) const noexcept {
   return can_share(right) && slots[right].complete_for(slots[left].step) &&
          a.has_data() == b.has_data() && a.elem_count == b.elem_count && a.result == b.result &&
          a.is_mean() == b.is_mean() && a.finite == b.finite && a.weight == b.weight && a.k == b.k &&
-         a.may_count == b.may_count && std::ranges::equal(mask_of(left), mask_of(right)) &&
-         !a.unwanted && !b.unwanted;
+         a.eligible_count == b.eligible_count &&
+         std::ranges::equal(mask_of(left), mask_of(right)) && !a.unwanted && !b.unwanted;
 }
 
 bool GradientSlice::consistent(std::size_t slot_index) const noexcept {
@@ -25,10 +25,10 @@ bool GradientSlice::consistent(std::size_t slot_index) const noexcept {
   if (count_bits(mask, mask_word_count) != count || sum.data_count > count) return false;
   for (std::size_t word = 0; sum.unwanted && word < mask_word_count; ++word)
     if (unwanted[slot_index * mask_word_count + word] & ~mask[word]) return false;
-  if (passes.empty()) return sum.passed_count == 0;
-  const std::uint64_t* const passed = &passes[slot_index * mask_word_count];
-  return count_bits(passed, mask_word_count) == sum.passed_count &&
-         disjoint(mask, passed, mask_word_count);
+  if (abstained.empty()) return sum.abstained_count == 0;
+  const std::uint64_t* const words = &abstained[slot_index * mask_word_count];
+  return count_bits(words, mask_word_count) == sum.abstained_count &&
+         disjoint(mask, words, mask_word_count);
 }
 
 std::uint64_t GradientSlice::alike_to(std::size_t first_slot, std::uint64_t chunks,

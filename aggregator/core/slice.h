@@ -96,13 +96,13 @@ struct Shape {
 // What a slot of the gradients holds besides.
 struct Sum : Shape {
   std::uint64_t weight = 0;
-  double square_sum = 0;           // of |contribution / weight|^2, for policies that ask for norms
-  std::uint32_t first_us = 0;      // when its first part came, wire_time_us()
-  std::uint32_t complete_us = 0;   // when it was completed, likewise
-  std::uint16_t data_count = 0;    // contributions with data
-  std::uint16_t passed_count = 0;  // ranks that pass: they have nothing for this chunk
-  std::uint16_t k = 0;             // that it completed with
-  std::uint16_t may_count = 0;     // likewise: ranks that it could have
+  double square_sum = 0;          // of |contribution / weight|^2, for policies that ask for norms
+  std::uint32_t first_us = 0;     // when its first part came, wire_time_us()
+  std::uint32_t complete_us = 0;  // when it was completed, likewise
+  std::uint16_t data_count = 0;   // contributions with data
+  std::uint16_t abstained_count = 0;  // ranks that abstain: they have nothing for this chunk
+  std::uint16_t k = 0;                // that it completed with
+  std::uint16_t eligible_count = 0;   // likewise: ranks that it could have
   bool finite = true;
   bool sparse = false;    // some contribution is: the result may be too
   bool is_entry = false;  // the result's bytes are an entry of a sparse packet (wire/sparse.h)
@@ -162,7 +162,7 @@ struct StreamSlice {
   // `rank` has its part in the slot.
   void count_in(std::size_t slot_index, Rank rank, Priority priority) noexcept {
     Slot& slot = slots[slot_index];
-    DCHECK(slot.open_for(record.step) && record.may.test(rank));
+    DCHECK(slot.open_for(record.step) && record.eligible.test(rank));
     DCHECK(!test_bit(mask_of(slot_index), rank));
     set_bit(mask_of(slot_index), rank);
     ++slot.count;
@@ -193,10 +193,11 @@ struct alignas(kCacheLineBytes) StepSummary {
 
 struct GradientSlice : StreamSlice {
   StepSummary summary;
-  TimeNs first_arrival_ns = 0;        // of the open step; 0: nothing has come
-  std::uint64_t head_chunks = 0;      // of the block of the queue's head: those that leave with it
-  std::vector<Sum> sums;              // one a slot
-  std::vector<std::uint64_t> passes;  // as masks, of ranks that pass; empty unless late = requeue
+  TimeNs first_arrival_ns = 0;    // of the open step; 0: nothing has come
+  std::uint64_t head_chunks = 0;  // of the block of the queue's head: those that leave with it
+  std::vector<Sum> sums;          // one a slot
+  std::vector<std::uint64_t>
+      abstained;  // as masks, of ranks that abstain; empty unless late = requeue
   // As masks, of ranks that want no result; valid where Sum::unwanted says that there are any.
   std::vector<std::uint64_t> unwanted;
   // Signs of each chunk's sum at the end of the last detection round: sign_words a local chunk.
@@ -221,11 +222,12 @@ struct GradientSlice : StreamSlice {
     sums[slot_index] = {};
     sums[slot_index].first_us = wire_time_us(now);
     if (in_rank_order()) next_ranks[local_chunk(slot_index)] = 0;
-    if (!passes.empty()) std::fill_n(passes_of(slot_index), mask_word_count, std::uint64_t{0});
+    if (!abstained.empty())
+      std::fill_n(abstained_of(slot_index), mask_word_count, std::uint64_t{0});
   }
   bool in_rank_order() const noexcept { return !next_ranks.empty(); }
   void note_unwanted(std::size_t slot_index, Rank rank) noexcept {
-    DCHECK(slots[slot_index].open_for(record.step) && record.may.test(rank));
+    DCHECK(slots[slot_index].open_for(record.step) && record.eligible.test(rank));
     std::uint64_t* const mask = &unwanted[slot_index * mask_word_count];
     if (!sums[slot_index].unwanted) std::fill_n(mask, mask_word_count, std::uint64_t{0});
     sums[slot_index].unwanted = true;
@@ -235,9 +237,9 @@ struct GradientSlice : StreamSlice {
     DCHECK(slot_index < sums.size() && rank.value < 64 * mask_word_count);
     return sums[slot_index].unwanted && test_bit(&unwanted[slot_index * mask_word_count], rank);
   }
-  bool has_passed(std::size_t slot_index, Rank rank) noexcept {
+  bool has_abstained(std::size_t slot_index, Rank rank) noexcept {
     DCHECK(rank.value < 64 * mask_word_count);
-    return !passes.empty() && test_bit(passes_of(slot_index), rank);
+    return !abstained.empty() && test_bit(abstained_of(slot_index), rank);
   }
   // Which results share a packet (slice.cc). A complete slot's can: it has no data, or an entry.
   bool can_share(std::size_t slot_index) const noexcept {
@@ -254,10 +256,10 @@ struct GradientSlice : StreamSlice {
   std::uint64_t still_complete(std::size_t slot_index, std::uint64_t chunks) const noexcept;
   // What holds for the sum of an open slot between any two contributions.
   bool consistent(std::size_t slot_index) const noexcept;
-  // Null where nobody may pass.
-  std::uint64_t* passes_of(std::size_t slot_index) noexcept {
+  // Null where no rank may abstain.
+  std::uint64_t* abstained_of(std::size_t slot_index) noexcept {
     DCHECK(slot_index < slots.size());
-    return passes.empty() ? nullptr : &passes[slot_index * mask_word_count];
+    return abstained.empty() ? nullptr : &abstained[slot_index * mask_word_count];
   }
 
  private:

@@ -12,9 +12,10 @@ bool has(std::uint8_t bits, std::size_t chunk) noexcept { return (bits >> chunk 
 std::uint8_t bit(std::size_t chunk) noexcept { return static_cast<std::uint8_t>(1 << chunk); }
 
 std::string text_of(const Content& content) {
-  return "mask " + std::to_string(content.mask) + " passes " + std::to_string(content.passes) +
-         " sum " + std::to_string(content.sum) + " weight " + std::to_string(content.weight) +
-         " k " + std::to_string(content.k) + (content.complete ? " complete" : " open");
+  return "mask " + std::to_string(content.mask) + " abstained " +
+         std::to_string(content.abstained) + " sum " + std::to_string(content.sum) + " weight " +
+         std::to_string(content.weight) + " k " + std::to_string(content.k) +
+         (content.complete ? " complete" : " open");
 }
 
 class Explorer {
@@ -109,15 +110,15 @@ class Explorer {
       const Content& held = contents_[i];
       const int members = std::popcount(held.mask);
       const bool lowered = has(state_.lowered[i / kChunks], chunk);
-      const bool touched = (held.mask | held.passes) != 0;
+      const bool touched = (held.mask | held.abstained) != 0;
       if (lowered && !state_.anyone_dead()) fail("I1: k is lowered though nobody died");
-      if (held.complete && members < least_k(state_, config_, step, held.passes, lowered))
+      if (held.complete && members < least_k(state_, config_, step, held.abstained, lowered))
         fail("I1: fewer than k in a result");
       if (held.complete && !all_that_must(held.mask)) fail("I1: a live worker is missing");
       if (touched && step > state_.open_step()) fail("a step counts that is not open");
       const ShardState& shard = state_.shards[config_.shard_count == 1 ? 0 : chunk];
       const bool may_wait =
-          members < least_k(state_, config_, step, held.passes, shard.without_dead) ||
+          members < least_k(state_, config_, step, held.abstained, shard.without_dead) ||
           !all_that_must(held.mask);
       if (!held.complete && touched && shard.adopted && !shard.sweeping && !may_wait)
         fail("I4: k are in, and the slot is not complete");
@@ -187,7 +188,7 @@ class Explorer {
     Content expected = state == state_
                            ? contents_[(result.step - kFirstStep) * kChunks + result.chunk]
                            : expected_content(state, config_, result.step, result.chunk);
-    expected.passes = 0;
+    expected.abstained = 0;
     if (result.content != expected)
       fail(std::string(event) + ": I2: a copy of a result differs from the slot");
   }

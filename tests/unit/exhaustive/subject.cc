@@ -41,14 +41,14 @@ Part part_of(const State& state, std::uint16_t rank, Step step, std::size_t chun
   return part;
 }
 
-int least_k(const State& state, const Config& config, Step step, std::uint64_t passes,
+int least_k(const State& state, const Config& config, Step step, std::uint64_t abstained,
             bool without_dead) noexcept {
   int alive = 0;
   int passed = 0;
   for (std::size_t rank = 0; rank < config.worker_count; ++rank) {
     const bool gone = without_dead && state.workers[rank].dead;
     alive += !gone;
-    passed += !gone && (passes >> rank & 1);
+    passed += !gone && (abstained >> rank & 1);
   }
   if (alive == passed) return 0;
   return std::max(1, std::min<int>(config.least(step), alive) - passed);
@@ -65,14 +65,15 @@ Content expected_content(const State& state, const Config& config, Step step,
     const std::uint64_t bit = std::uint64_t{1} << rank;
     const bool in = (worker.counted[index] >> chunk & 1) != 0;
     if (!in) continue;
-    (part.nil ? content.passes : content.mask) |= bit;
+    (part.nil ? content.abstained : content.mask) |= bit;
     content.sum += part.value();
     content.weight += part.weight();
     content.has_data |= !part.nil;
   }
   content.complete = (state.complete[index] >> chunk & 1) != 0;
   if (content.complete)
-    content.k = static_cast<std::uint16_t>(least_k(state, config, step, content.passes, lowered));
+    content.k =
+        static_cast<std::uint16_t>(least_k(state, config, step, content.abstained, lowered));
   return content;
 }
 
@@ -125,8 +126,8 @@ void Subject::make_records() {
     for (std::size_t without = 0; without <= kMostWorkers; ++without) {
       const Step step = kFirstStep - 1 + static_cast<Step>(i);
       agg::StepRecord made{.step = step, .k = config_.least(step)};
-      made.may = agg::MemberMask::all(config_.worker_count);
-      if (config_.sync()) made.must = made.may;
+      made.eligible = agg::MemberMask::all(config_.worker_count);
+      if (config_.sync()) made.required = made.eligible;
       if (config_.mutation == Mutation::kShortOfK) --made.k;
       if (without < config_.worker_count) made.remove(Rank{static_cast<std::uint16_t>(without)});
       records_[i][without] = made;
@@ -177,22 +178,23 @@ void Subject::load_slot(const State& state, std::size_t step_index, std::size_t 
   const std::size_t at = slot_index(step, chunk);
   const Content held = expected_content(state, config_, step, chunk);
   owner.masks[at] = held.mask;
-  if (!owner.passes.empty()) owner.passes[at] = held.passes;
+  if (!owner.abstained.empty()) owner.abstained[at] = held.abstained;
   agg::Slot& slot = owner.slots[at];
   agg::Sum& sum = owner.sums[at];
   slot = {};
   sum = {};
-  if ((held.mask | held.passes) == 0) return;  // nobody has reopened it for this step
+  if ((held.mask | held.abstained) == 0) return;  // nobody has reopened it for this step
   const auto mask_count = static_cast<std::uint16_t>(std::popcount(held.mask));
   slot.step = step;
   sum.weight = held.weight;
   slot.count = mask_count;
-  sum.passed_count = static_cast<std::uint16_t>(std::popcount(held.passes));
+  sum.abstained_count = static_cast<std::uint16_t>(std::popcount(held.abstained));
   slot.priority = 0;
   slot.state = held.complete ? agg::SlotState::kComplete : agg::SlotState::kOpen;
   if (!held.complete) job_->slices[shard_of_chunk(chunk)].slots_in_use.add(1);
   sum.k = held.k;
-  sum.may_count = held.complete ? config_.worker_count : 0;  // or fewer: no state depends on it
+  sum.eligible_count =
+      held.complete ? config_.worker_count : 0;  // or fewer: no state depends on it
   if (!held.has_data) return;
   sum.data_count = static_cast<std::uint16_t>(std::popcount(held.sum));
   sum.begun = sum.has_data();
@@ -209,7 +211,7 @@ Content Subject::content(Step step, std::size_t chunk) const {
   const agg::Sum& sum = owner.sums[at];
   const bool complete = slot.complete_for(step);
   return {.mask = owner.masks[at],
-          .passes = owner.passes.empty() ? 0 : owner.passes[at],
+          .abstained = owner.abstained.empty() ? 0 : owner.abstained[at],
           .sum = sum.has_data()
                      ? static_cast<std::uint64_t>(owner.data.get()[at * owner.stride_floats])
                      : 0,
@@ -235,7 +237,7 @@ void Subject::read_back(State& state) const {
     const agg::GradientSlice& part = slice(shard);
     ShardState& known = state.shards[shard];
     known.adopted = part.record.step == open;
-    known.without_dead = known.adopted && dead_ && !part.record.may.test(Rank{*dead_});
+    known.without_dead = known.adopted && dead_ && !part.record.eligible.test(Rank{*dead_});
     known.sweeping = known.adopted && part.sweeping;
   }
 }

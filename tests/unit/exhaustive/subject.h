@@ -56,8 +56,8 @@ struct Part {
 // What a slot holds, and what a result says.
 struct Content {
   std::uint64_t mask = 0;
-  std::uint64_t passes = 0;  // ranks that have nothing for it; no result tells
-  std::uint64_t sum = 0;     // of no meaning when there is no data
+  std::uint64_t abstained = 0;  // ranks that have nothing for it; no result tells
+  std::uint64_t sum = 0;        // of no meaning when there is no data
   std::uint64_t weight = 0;
   std::uint16_t k = 0;  // of a complete one
   bool complete = false;
@@ -141,7 +141,7 @@ class Subject {
 };
 
 // How many contributions a slot must have: a pass stands for one, but not for the only one.
-int least_k(const State& state, const Config& config, Step step, std::uint64_t passes,
+int least_k(const State& state, const Config& config, Step step, std::uint64_t abstained,
             bool without_dead) noexcept;
 
 // The parts that a state says are in a slot, and what the slot must hold then.

@@ -70,7 +70,7 @@ TEST_F(WithShards, AReturnedRankCountsFromItsFirstStepOn) {
   step_by(2, {&workers[0], &workers[1]});
   step_by(3, {&workers[0], &workers[1]});
   EXPECT_EQ(open_step(), 4u);
-  EXPECT_TRUE(record(4).may.test(Rank{2}));
+  EXPECT_TRUE(record(4).eligible.test(Rank{2}));
   step_by(4, {&successor, &workers[0]});
   EXPECT_EQ(open_step(), 5u);
 }
@@ -85,8 +85,8 @@ TEST_F(WithShards, AHeldStepWaitsForTheTargetUntilItIsDone) {
   EXPECT_EQ(status.transfer_target, 2);
   const StreamWindow& state = only_job()->windows[2];
   EXPECT_EQ(state.open_step.load(), 2u);
-  EXPECT_EQ(state.records[0].may.count(), 2u);
-  EXPECT_TRUE(state.records[0].may.test(Rank{2}));
+  EXPECT_EQ(state.records[0].eligible.count(), 2u);
+  EXPECT_TRUE(state.records[0].eligible.test(Rank{2}));
   for (Step step = 4; step <= 7; ++step) step_by(step, {&a, &b});
   EXPECT_EQ(open_step(), 7u);  // 4 + 3 is held
   resync(target, 1, true);
