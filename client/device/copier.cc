@@ -14,7 +14,7 @@
 namespace sluice::client {
 namespace {
 
-// Between two looks at the device while something of it is awaited.
+// Between two questions to the device while copies, kernels or fences are under way.
 constexpr std::chrono::microseconds kLook{20};
 constexpr DurationNs kStopLimit = kSecond;
 
@@ -80,7 +80,7 @@ void Copier::run() {
   for (const Running& copy : running_) device_.drop(copy.mark);
 }
 
-// What the session can take and has given. True: something has changed.
+// Submits what is ready, and ends steps. True: something has changed.
 bool Copier::serve() {
   bool changed = false;
   Submission submission;
@@ -90,7 +90,7 @@ bool Copier::serve() {
       const Status status = submit_(submission);
       if (status.ok()) continue;
       stage_.summed(submission.tensor, status.code(), false);
-      // After the job's own end, and while it is behind, that is how submissions end.
+      // After the job's end, and while it is behind, every submission ends so.
       if (shared_.member.status().ok() && shared_.session.behind_status().ok())
         fail(status.message());
     }
@@ -107,7 +107,7 @@ bool Copier::serve() {
   return changed;
 }
 
-// The others hear of it at once. With the lock held.
+// Ends the job; the other ranks hear of it at once. With the lock held.
 void Copier::fail(const std::string& why) {
   if (!shared_.member.status().ok()) return;  // the first failure counts
   shared_.failure = {StatusCode::kIoError, why};
@@ -181,7 +181,7 @@ void Copier::ended(const CopyStage::Copy& copy, bool failed) {
 }
 
 void Copier::report() {
-  // Before the rows move on: what a failed copy has left must not be summed or used.
+  // Before the rows move on: the bytes of a failed copy must not be summed or used.
   if (!failure_.empty()) {
     fail(who_ + device_.title() + ": " + failure_);
     stage_.device_failed();

@@ -1,8 +1,9 @@
-// The thread that does what a CopyStage says: starts copies, asks which have ended, submits to the
-// session what is in host memory.
+// The copier thread, which carries out what a CopyStage decides: it starts copies, asks the device
+// which have ended, and submits a tensor to the session once its bytes are in host memory.
 //
-// A thread of its own, because a call of a device's driver may take as long as many packets. It
-// holds the session's lock between such calls only. With nothing to copy it sleeps until told.
+// It is a thread of its own because a call of a device's driver may take as long as many packets.
+// It holds the session's lock only between such calls. With nothing to copy it sleeps until it is
+// notified.
 #pragma once
 
 #include <functional>
@@ -20,12 +21,12 @@ namespace sluice::client {
 
 class Copier {
  public:
-  // `submit` hands a submission to the session, with the lock held. `who` begins texts of failures.
-  // `shared` has the stage. `far`: null where no tensor is far.
+  // `shared` has the stage. `submit` hands a submission to the session, with the lock held. `who`
+  // begins the texts of failures. `far` is null where no tensor is far.
   Copier(SharedSession& shared, const Device& device, FarWork* far,
          std::function<Status(const Submission&)> submit, std::string who);
-  // Gives up what is not over, and waits a second at most for copies that run. The session's other
-  // thread has ended.
+  // Gives up the submissions that are not over, and waits a second at most for the copies that run.
+  // The job's progress thread has ended before.
   ~Copier();
 
  private:
@@ -53,7 +54,7 @@ class Copier {
   bool stop_ = false;  // under the lock
   TimeNs stop_by_ns_ = 0;
   // The thread's own.
-  std::vector<CopyStage::Fence> fences_;  // to be asked about
+  std::vector<CopyStage::Fence> fences_;  // to ask the device about
   std::vector<CopyStage::Copy> starting_;
   std::vector<Running> running_;
   std::vector<std::uint32_t> passed_;    // tensors

@@ -7,12 +7,12 @@
 namespace sluice::client {
 namespace {
 
-constexpr std::size_t kAlignBytes = 256;  // of a tensor in staging: what copies like
+constexpr std::size_t kAlignBytes = 256;  // of a tensor in staging memory: copies are fastest so
 constexpr double kInFlightSeconds = 50e-6;
 constexpr std::size_t kPiecesInFlight = 2;
 constexpr std::size_t kLeastPieceBytes = 64 << 10;
-constexpr std::size_t kKernel = 1;  // in place of its bytes
-// One that runs, and one that is next: what was started can't be overtaken.
+constexpr std::size_t kKernel = 1;  // a kernel counts as one byte
+// One that runs and one that is next: a kernel that was started can't be overtaken.
 constexpr std::uint32_t kKernelsInFlight = 2;
 
 std::size_t tensor_bytes(const Layout& layout, std::uint32_t tensor) noexcept {
@@ -243,7 +243,7 @@ bool CopyStage::poll_copy(Copy& copy) noexcept {
     std::size_t& in_flight = in_flight_bytes_[static_cast<std::size_t>(direction)];
     if (in_flight + bytes > limits_.in_flight_bytes) continue;
     std::uint8_t* host = best->staging;
-    // The session's side of a submission is only read, so a copy in may be cast alike.
+    // A copy from the device only reads `memory`, so the cast below does no harm.
     const void* memory =
         direction == Direction::kIn ? best->submission.input : best->submission.output;
     if (const DeviceBuffers::Buffer* const buffer = best->buffer; buffer != nullptr) {
@@ -318,7 +318,7 @@ void CopyStage::enter(Row& row, State state, std::size_t bytes) noexcept {
   row.begun = 0;
 }
 
-// Of a pruned far tensor its extents come first, and say how much comes behind them.
+// The extents of a pruned far tensor are copied first; they say how many bytes follow.
 bool CopyStage::has_more_to_copy_in(Row& row) const noexcept {
   const DeviceBuffers::Buffer* const buffer = row.buffer;
   if (buffer == nullptr || !buffer->prunes || row.bytes != buffer->extent_bytes) return false;
@@ -328,7 +328,7 @@ bool CopyStage::has_more_to_copy_in(Row& row) const noexcept {
   return bytes != 0;
 }
 
-// A row whose copies are all done goes on to what follows.
+// A row whose copies have all ended goes on to its next state.
 void CopyStage::advance(std::uint32_t tensor) noexcept {
   Row& row = rows_[tensor];
   if (row.fence != nullptr || row.running != 0 || row.begun != row.bytes) return;

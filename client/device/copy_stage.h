@@ -1,19 +1,21 @@
-// Gradients in device memory on their way: out of it into staging memory of the host before the
-// session sees them, and their averages back into it.
+// Copies between device memory and staging memory of the host: a gradient before the session sees
+// it, and its average on the way back.
 //
-// To the session a tensor is submitted when all its bytes are in staging, so it knows nothing of
-// devices, and a rank whose copies are late is a rank that is late. Of a far tensor
-// (device_buffers.h) only what leaves is copied: the device packs it first. Once the results and
-// the fate of each chunk are back on the device, it updates the residual and unpacks the average.
+// The stage submits a tensor to the session once all its bytes are in staging memory. So the
+// session knows nothing of devices, and a rank whose copies are late is a late rank. A far tensor
+// (device_buffers.h) is packed by the device first, and only the packed bytes are copied. Once the
+// results and the fate of each chunk are back on the device, kernels update the residual and unpack
+// the average.
 //
 // The application's calls keep their order: end_step() takes effect when the step's gradients have
 // been copied and submitted, and a later submission waits for that.
 //
-// Copies are cut into pieces and started most urgent first, each direction for itself, while few
-// bytes are on their way: what was started can't be overtaken.
+// A copy that was started can't be overtaken. So copies are cut into pieces, the most urgent piece
+// is started first, and few bytes of a direction are in flight at once.
 //
-// Pure: says which copies to start and is told what became of them. Under the session's lock; no
-// allocation after construction. The shell is copier.h.
+// Pure: the stage says which copies to start and is told which have ended; copier.h carries them
+// out. All calls are under the session's lock. After construction only chunks that are given back
+// allocate (DeviceBuffers::Buffer::take_given()).
 #pragma once
 
 #include <array>
@@ -34,8 +36,8 @@ namespace sluice::client {
 
 class CopyStage {
  public:
-  // Copies from the device and back to it; kernels before the one, after the other, and over all
-  // residuals.
+  // The copies from the device and back to it, and the kernels that run before the first, after the
+  // second, and over all residuals.
   enum class Direction : std::uint8_t { kIn, kOut, kPack, kFinish, kScale };
   static constexpr std::size_t kDirections = 2;  // of copies
   static constexpr bool is_copy(Direction direction) noexcept {
@@ -44,9 +46,9 @@ class CopyStage {
 
   struct Limits {
     std::size_t piece_bytes = 0;      // of one copy
-    std::size_t in_flight_bytes = 0;  // of all copies of one direction that run
+    std::size_t in_flight_bytes = 0;  // of all running copies of one direction
   };
-  // For copies at such a rate: what runs is over after some 50 us.
+  // For copies at this rate: the copies in flight take about 50 us.
   static Limits limits_for(double bytes_per_s) noexcept;
 
   struct Copy {
@@ -55,14 +57,14 @@ class CopyStage {
     std::uint8_t* host = nullptr;
     std::uint8_t* device = nullptr;
     std::size_t bytes = 0;
-    // ---- of kernels; the others are not theirs ----
-    const void* input = nullptr;  // the gradient; null: there was none
-    void* output = nullptr;       // null: nothing comes there
-    bool on_device = true;        // both; else they are the host's
-    bool whole = false;           // all of it leaves
+    // ---- of kernels, which have no `host` and no `device` ----
+    const void* input = nullptr;  // the gradient; null: the submission has none
+    void* output = nullptr;       // null: no average is written
+    bool on_device = true;        // `input` and `output` are the device's memory; else the host's
+    bool whole = false;           // nothing is pruned
     float factor = 1;             // kScale
   };
-  // The device's work that has to be done before the tensor's memory may be touched.
+  // Work of the device that must end before the tensor's memory may be read or written.
   struct Fence {
     std::uint32_t tensor = 0;
     sluice_device_mark* mark = nullptr;
@@ -73,64 +75,65 @@ class CopyStage {
     StatusCode code{};
   };
 
-  // `staging`: staging_bytes() of the layout, for as long as this lives. `far`: likewise, to be
-  // placed there; null: no tensor is far.
+  // `staging` has staging_bytes() of the layout. `far`, whose buffers are placed there, is null
+  // where no tensor is far. Both outlive the stage.
   CopyStage(const Layout& layout, std::span<std::uint8_t> staging, const Limits& limits,
             DeviceBuffers* far = nullptr);
   static std::size_t staging_bytes(const Layout& layout,
                                    const DeviceBuffers* far = nullptr) noexcept;
 
   // ---- the application's side ----
-  // It has a submission of the tensor, which is not over.
+  // Whether the tensor has a submission, or a copy of its residual, that is not over.
   bool holds(std::uint32_t tensor) const noexcept { return rows_[tensor].state != State::kIdle; }
-  // How the tensor's last submission has ended; kOk while there is one.
+  // How the tensor's last submission ended; kOk while one is under way.
   StatusCode outcome(std::uint32_t tensor) const noexcept { return rows_[tensor].outcome; }
   bool idle() const noexcept { return active_.empty(); }
-  // A submission of device memory or of host memory: all of the job's go through here, so that they
-  // keep their order. Precondition: !holds().
-  // The mark, if any, is the caller's again when passed() is told.
+  // Takes a submission of device memory or of host memory: all of the job's submissions go through
+  // here, so that they keep their order. Precondition: !holds(). `fence`, unless null, is the
+  // caller's again once passed() is called.
   void accept(const Submission& submission, sluice_device_mark* fence, bool on_device) noexcept;
-  // True: noted, see poll_end(). False: nothing of the step is held back.
+  // True: the end waits here until poll_end(). False: nothing of the step waits here, and the
+  // caller ends the session's step itself.
   bool end_step() noexcept;
-  // From the next submissions on all of pruned tensors leaves.
+  // From now on the kernels that pack leave nothing out.
   void flush() noexcept { flushes_ = true; }
 
   // ---- the residuals of far tensors ----
   bool is_far(std::uint32_t tensor) const noexcept { return rows_[tensor].buffer != nullptr; }
-  // Host memory that a part of one goes through.
+  // Page-locked memory through which a part of the tensor's residual is copied.
   std::span<std::uint8_t> residual_staging(std::uint32_t tensor) const noexcept;
-  // That part, from the device or to it: the tensor is held until it is there. No end is told but
-  // by outcome(). Precondition: !holds().
+  // Copies that part from the device or to it. The tensor is held until the copy has ended; no Done
+  // tells of it. Precondition: !holds().
   void copy_residual(std::uint32_t tensor, Direction direction, std::size_t first_byte,
                      std::size_t bytes);
-  // Of all: times the factor. Precondition: idle(), and !scales().
+  // Multiplies all residuals by the factor. Precondition: idle() and !scales().
   void scale(float factor) noexcept { scale_ = factor; }
   bool scales() const noexcept { return scale_.has_value(); }
 
   // ---- the session's side ----
-  // What may be submitted now. Its end is told by summed().
+  // The next submission for the session. Its end is told by summed().
   bool poll_ready(Submission& submission) noexcept;
-  // The session's step may be ended now.
+  // True: the caller ends the session's step now.
   bool poll_end() noexcept;
-  // The session is done with the tensor, or has refused it. False: the tensor is not held.
+  // The session is done with the tensor, or has refused it. False: the session did not have it.
   bool summed(std::uint32_t tensor, StatusCode code, bool absent) noexcept;
   bool poll_done(Done& done) noexcept;
   bool has_done() const noexcept { return done_first_ != done_.size(); }
-  // Nothing can be submitted any more: gives up what the session does not have, and with `all` what
-  // it has too. What is being copied is over when its copies are. While the device works, residuals
-  // are updated all the same.
+  // Nothing can be submitted any more: gives up the submissions that the session does not have, and
+  // with `all` those that it has. A tensor that is being copied is over when its copies are. As
+  // long as the device works, residuals are still updated.
   void give_up(StatusCode code, bool all) noexcept;
   void device_failed() noexcept { device_works_ = false; }
 
   // ---- the copies ----
-  // Appended to `fences`: those that have not passed.
+  // Appends the fences that have not passed.
   void fences(std::vector<Fence>& fences) const;
   void passed(std::uint32_t tensor) noexcept;
   bool poll_copy(Copy& copy) noexcept;
-  // It has ended, well or not; who knows that it failed gives up.
+  // The copy has ended, well or not. A caller that knows of a failure calls give_up() too.
   void copied(const Copy& copy) noexcept;
 
-  // What is held back, in words; empty: nothing is.
+  // Which tensors are between device and session, in words. Empty: none.
   std::string describe(const Layout& layout) const;
 
  private:
@@ -146,8 +149,8 @@ class CopyStage {
   };
   struct Row {
     std::uint8_t* staging = nullptr;
-    std::size_t bytes = 0;                    // of the state's copies; of kernels kKernel
-    DeviceBuffers::Buffer* buffer = nullptr;  // null: it is not far
+    std::size_t bytes = 0;                    // of the state's copies; kKernel for a kernel
+    DeviceBuffers::Buffer* buffer = nullptr;  // null: the tensor is not far
     bool unpacks = false;
     Direction residual_direction{};
     std::size_t residual_at = 0;
@@ -158,8 +161,8 @@ class CopyStage {
     std::uint64_t step = 0;
     std::uint64_t order = 0;
     sluice_device_mark* fence = nullptr;
-    std::size_t begun = 0;    // bytes of copies that were started
-    std::size_t running = 0;  // bytes of those that have not ended
+    std::size_t begun = 0;    // bytes of started copies
+    std::size_t running = 0;  // bytes of copies that have not ended
   };
 
   void advance(std::uint32_t tensor) noexcept;
@@ -171,12 +174,12 @@ class CopyStage {
   static bool has_gradient(const Row& row) noexcept {
     return row.submission.contribute && row.submission.input != nullptr;
   }
-  // Before the session has it.
+  // Whether the session does not have the submission yet.
   static bool waits_here(const Row& row) noexcept {
     return row.state == State::kPack || row.state == State::kCopyIn || row.state == State::kReady;
   }
   bool is_more_urgent(const Row& left, const Row& right) const noexcept;
-  // A step was ended whose gradients are not all submitted: what is submitted since waits here.
+  // Whether an ended step has gradients that are not submitted yet: later submissions wait here.
   bool defers() const noexcept { return open_ != filling_; }
   bool may_copy(const Row& row, Direction direction) const noexcept;
 
@@ -189,11 +192,11 @@ class CopyStage {
   std::uint32_t kernels_running_ = 0;
   bool flushes_ = false;
   bool device_works_ = true;
-  std::optional<float> scale_;  // not done
-  bool scaling_ = false;        // it runs
+  std::optional<float> scale_;  // until all residuals are scaled
+  bool scaling_ = false;        // the kernel runs
   std::uint64_t accepted_ = 0;
-  std::uint64_t filling_ = 0;  // ends that the application has said here
-  std::uint64_t open_ = 0;     // of those, that the session has heard of
+  std::uint64_t filling_ = 0;  // steps that the application has ended
+  std::uint64_t open_ = 0;     // steps of these that the session has ended
 };
 
 }  // namespace sluice::client

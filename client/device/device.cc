@@ -8,7 +8,8 @@ namespace sluice::client {
 namespace {
 
 constexpr const char* kPluginFile = "libsluice_cuda.so";
-// In this order: a copy engine leaves the device's processors to the training.
+// In the order in which they are tried: a copy engine leaves the device's processors to the
+// training.
 constexpr Memory kWays[] = {Memory::kDirect, Memory::kPinned, Memory::kZeroCopy};
 
 Result<const sluice_device_plugin*> load() {

@@ -9,8 +9,8 @@
 namespace sluice::client {
 namespace {
 
-constexpr std::size_t kTableAlignBytes = 16;    // what kernels ask for
-constexpr std::size_t kBufferAlignBytes = 256;  // what copies like
+constexpr std::size_t kTableAlignBytes = 16;    // required by kernels
+constexpr std::size_t kBufferAlignBytes = 256;  // copies are fastest so
 constexpr std::size_t kThresholdBytes = 256;
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t to) {

@@ -69,7 +69,7 @@ bool FarWork::start(const CopyStage::Copy& copy, sluice_device_mark*& mark) {
                                                        : finish(copy, buffer, mark);
 }
 
-// One mark stands for all before it.
+// Keeps the newest mark: kernels run in order, so it stands for all before it.
 bool FarWork::then(sluice_device_mark* next, sluice_device_mark*& mark) const {
   if (mark != nullptr) device_.drop(mark);
   mark = next;
@@ -119,7 +119,7 @@ bool FarWork::pack(const CopyStage::Copy& copy, Buffer& buffer, sluice_device_ma
               mark);
 }
 
-// The average may take the gradient's place, so it comes last.
+// The average may overwrite the gradient, so it is unpacked last.
 bool FarWork::finish(const CopyStage::Copy& copy, Buffer& buffer, sluice_device_mark*& mark) {
   const auto* gradient = static_cast<const float*>(copy.input);
   auto* output = static_cast<float*>(copy.output);
@@ -142,7 +142,7 @@ bool FarWork::finish(const CopyStage::Copy& copy, Buffer& buffer, sluice_device_
               mark);
 }
 
-// Through the place of results, of which there are none now.
+// Uses the memory of results, which is free now.
 bool FarWork::give_back(const sluice_device_tensor& tensor, Buffer& buffer,
                         sluice_device_mark*& mark) {
   if (buffer.giving_chunks.empty()) return true;

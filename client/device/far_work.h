@@ -1,8 +1,9 @@
-// A far tensor's kernels: what the device does before its chunks leave and after their results have
-// come, and the device's memory for that.
+// The kernels of far tensors, which the device runs before chunks leave and after their results
+// have come back, and the device memory that they need.
 //
-// The copier's thread, but for construction and destruction. Nothing here waits for the device but
-// those two, and the first submission of a far tensor from the host's memory.
+// Called on the copier's thread, but for construction and destruction. Only these two wait for the
+// device, and the first submission of a far tensor from host memory, which allocates page-locked
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -19,16 +20,16 @@ namespace sluice::client {
 
 class FarWork {
  public:
-  // Gets the device's memory, and places `buffers` there. Both outlive it.
+  // Allocates device memory and places `buffers` there. `device` and `buffers` outlive the object.
   static Result<std::unique_ptr<FarWork>> create(Device& device, DeviceBuffers& buffers,
                                                  const PruneOptions& pruning);
   ~FarWork();
   FarWork(const FarWork&) = delete;
 
-  // Starts what a Copy of kernels says. False: failed, the device says why. A mark that is null:
+  // Starts the kernels of a Copy. False: failed, and the device's why() says how. A null mark:
   // there was nothing to start.
   bool start(const CopyStage::Copy& copy, sluice_device_mark*& mark);
-  // That has passed.
+  // The kernels of the Copy have ended.
   void passed(const CopyStage::Copy& copy);
 
  private:
@@ -49,7 +50,7 @@ class FarWork {
   const PruneOptions pruning_;
   void* memory_ = nullptr;
   void* workspace_ = nullptr;
-  // Page-locked, by tensor: in place of what is submitted from the host's memory.
+  // Page-locked memory, by tensor, that takes the place of ordinary host memory in a submission.
   std::vector<float*> loans_;
 };
 

@@ -1,6 +1,6 @@
-/* What libsluice asks of a plug-in for device memory: a table of functions that move bytes between
- * one device and host memory that its copies are fast with. Plain C, so that neither side depends
- * on the other's C++ library. The plug-in knows neither tensors nor the protocol.
+/* The interface of a plug-in for device memory: a table of functions that copy bytes between one
+ * device and host memory that the plug-in allocates. It is plain C, so that neither side depends on
+ * the other's C++ library. The plug-in knows neither tensors nor the protocol.
  *
  * mark() may be called from any thread, also while another function runs; the others from one
  * thread at a time. Nothing but open, close, allocate and release may wait for the device.
@@ -17,7 +17,7 @@ extern "C" {
 #define SLUICE_DEVICE_PLUGIN_ABI 1u
 #define SLUICE_DEVICE_PLUGIN_SYMBOL "sluice_device_plugin"
 
-struct sluice_device;      /* opaque: one device, opened in one of the ways below */
+struct sluice_device;      /* opaque: one device, opened by one of the paths below */
 struct sluice_device_mark; /* opaque: a point in a device's work, see mark() */
 
 /* How bytes get from the device's memory into the host's and back. Numbers are stable. */
@@ -35,17 +35,17 @@ struct sluice_device_plugin {
   uint32_t abi;               /* SLUICE_DEVICE_PLUGIN_ABI */
   const char* (*error)(void); /* of the calling thread's last failed call */
   int32_t (*count)(void);     /* devices that there are; below 0: failed */
-  /* NULL: this device can't be used in this way, or not at all. */
+  /* NULL: this device can't be used by this path, or not at all. */
   struct sluice_device* (*open)(int32_t ordinal, int32_t path, struct sluice_device_facts* facts);
   void (*close)(struct sluice_device* device); /* waits for the copies that run */
   /* Host memory for the copies. NULL: failed. */
   void* (*allocate)(struct sluice_device* device, size_t bytes);
   void (*release)(struct sluice_device* device, void* memory);
-  /* The work that the stream (cudaStream_t; NULL: the default one) has been given so far. NULL:
-   * failed. */
+  /* A mark of the work that the stream (cudaStream_t; NULL: the default one) has been given so far.
+   * NULL: failed. */
   struct sluice_device_mark* (*mark)(struct sluice_device* device, void* stream);
-  /* Start a copy, which the mark that is returned stands for. NULL: failed. Copies of one way may
-   * end in any order. `host`: within what allocate() has returned. */
+  /* Start a copy, from the device and to it; the mark stands for its end. NULL: failed. Copies of
+   * one direction may end in any order. `host` lies within memory that allocate() has returned. */
   struct sluice_device_mark* (*copy_in)(struct sluice_device* device, void* host,
                                         const void* memory, size_t bytes);
   struct sluice_device_mark* (*copy_out)(struct sluice_device* device, void* memory,

@@ -1,4 +1,5 @@
-// What kernels over chunks are made of: a group of lanes a chunk, four elements of a lane at once.
+// Building blocks of kernels over chunks: a group of lanes handles a chunk, each lane four elements
+// at once.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ inline constexpr std::uint32_t kGroupLanes = kWarpLanes;
 inline constexpr std::uint32_t kGroups = 4;  // of a block, each with a chunk
 inline constexpr std::uint32_t kChunkThreads = kGroupLanes * kGroups;
 inline constexpr std::uint32_t kQuad = 4;
-inline constexpr std::uint32_t kQuadsAtOnce = 3;  // of a lane, whose reads are under way together
+inline constexpr std::uint32_t kQuadsAtOnce = 3;  // of a lane: their reads are in flight together
 
 // What the groups of a block note about their chunks.
 template <std::uint32_t max_elems>
@@ -26,7 +27,7 @@ struct Notes {
   alignas(std::uint32_t) std::uint8_t quads[kGroups][4 * kFours];
   std::uint32_t most[kGroups];   // the greatest magnitude, for int8
   std::uint32_t bytes[kGroups];  // of what is packed
-  std::uint64_t first_byte;      // of all of that
+  std::uint64_t first_byte;      // of the packed bytes of all groups
 };
 
 // A lane's share of a chunk: quads, words or bytes first, first + kGroupLanes, ...
@@ -48,7 +49,7 @@ struct Share {
     for (std::uint32_t at = first * kQuad; at < elem_count; at += kGroupLanes * kQuad)
       each(at, elem_count - at < kQuad ? elem_count - at : kQuad);
   }
-  // each(i) for this lane's run of `count` things: runs are of one length, in the order of lanes.
+  // each(i) for this lane's run of `count` items: runs have one length, in the order of lanes.
   template <class Each>
   SLUICE_LANE void for_each_in_run(std::uint32_t count, const Each& each) const {
     const std::uint32_t length = (count + kGroupLanes - 1) / kGroupLanes;
@@ -72,8 +73,8 @@ constexpr std::size_t dense_bytes(const sluice_device_tensor& tensor) {  // of a
   return payload_bytes(static_cast<Dtype>(tensor.wire), tensor.chunk_elems);
 }
 
-// What all of them are made of: run() finds the lane's chunk, and leaves to Kernel what to do.
-// Kernel has step(phase, share, shared).
+// The base of kernels over chunks: run() finds the lane's chunk and calls Kernel's step(phase,
+// share, shared).
 template <class Kernel, int phases, std::uint32_t max_elems = 1>
 struct ChunkKernel {
   static constexpr std::uint32_t kThreads = kChunkThreads;
@@ -158,11 +159,11 @@ struct ChunkKernel {
   }
 };
 
-// What leaves of an element; all of it where there is no threshold.
+// Prunes an element: returns what leaves, the whole value where there is no threshold.
 struct Sieve {
   const float* threshold = nullptr;
 
-  // The host packs what it pruned as gradient + residual again, with a residual of nothing.
+  // As the host, which packs the pruned value as gradient + residual with a residual of zero.
   SLUICE_LANE float operator()(float value, float limit, Dtype wire) const {
     if (threshold == nullptr) return value;
     if (__builtin_fabsf(value) < limit) value = 0;
@@ -171,7 +172,7 @@ struct Sieve {
   SLUICE_LANE float limit() const { return threshold == nullptr ? 0 : *threshold; }
 };
 
-// Of one that changes formats.
+// The base of kernels that change the format of elements.
 template <Dtype kWire, class Kernel, int phases>
 struct FormatKernel : ChunkKernel<Kernel, phases, kMaxChunkBytes / dtype_bytes(kWire)> {
   using Base = ChunkKernel<Kernel, phases, kMaxChunkBytes / dtype_bytes(kWire)>;

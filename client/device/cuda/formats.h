@@ -1,5 +1,5 @@
-// How an element travels, one at a time: the conversions of aggregator/core/narrow.h, rounding to
-// nearest even, by integers and additions that round alike on every machine.
+// The wire formats of one element: the conversions of aggregator/core/narrow.h, rounded to nearest
+// even, by integer operations and by additions that round alike on every machine.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ SLUICE_LANE float decode_float16(std::uint32_t half) {
   return float_of(sign | (magnitude > 0x7bffu ? finite | kInfinityBits : finite));
 }
 
-// The scale of a chunk of int8 of this greatest magnitude; NaN: it is not finite.
+// The scale of an int8 chunk with this greatest magnitude; NaN if that is not finite.
 SLUICE_LANE float scale_for(std::uint32_t most) {
   if (most >= kInfinityBits) return float_of(0x7fc00000u);
   constexpr float kLeast = std::numeric_limits<float>::min();
@@ -50,7 +50,7 @@ struct Format {
   Dtype wire = Dtype::kFloat32;
   float scale = 0;  // of int8
 
-  // Bits of dtype_bytes(wire) bytes.
+  // The element in dtype_bytes(wire) bytes.
   SLUICE_LANE std::uint32_t encode(float value) const {
     switch (wire) {
       case Dtype::kFloat16: return encode_float16(bits_of(value));
@@ -59,7 +59,7 @@ struct Format {
       default: return bits_of(value);
     }
   }
-  // Whether encode(value) has no bit, in fewer steps.
+  // Whether all bits of encode(value) are zero, in fewer steps.
   SLUICE_LANE bool vanishes(float value) const {
     switch (wire) {
       case Dtype::kFloat16: return bits_of(value) <= bits_of(0x1p-25f);
@@ -79,7 +79,7 @@ struct Format {
   }
 
  private:
-  // Elements of a chunk that is not finite do not matter: they are zero.
+  // In a chunk that is not finite the scale is NaN, so its elements do not matter: they are zero.
   SLUICE_LANE std::uint32_t encode_int8(float value) const {
     if (!is_finite(scale)) return 0;
     constexpr float kNoFraction = 12582912.0f;  // behind it there is no place for one

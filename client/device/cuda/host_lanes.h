@@ -1,7 +1,8 @@
-// Runs kernels (lanes.h) on the host: what the fake device does, and unit tests. Warps that do not
-// wait for others are through before those begin, blocks and the lanes of every second phase run
-// backwards, and shared memory begins with rubbish, so that a kernel whose result hangs on any of
-// it is found out.
+// Runs kernels (lanes.h) on the host, for the fake device and for unit tests.
+//
+// A kernel whose result depends on an order that it may not rely on is found out: warps run one
+// after the other through the phases that only a warp waits for, blocks and the lanes of every
+// second phase run backwards, and shared memory begins with rubbish.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The kernels of kernels.h on the device: every lane of lanes.h is a thread, a phase ends at a
-// barrier. All of it runs on the stream of the copies from the device, behind those begun before.
+// The kernels of kernels.h on the device: every lane of lanes.h is a thread, and a phase ends at a
+// barrier. They run on the stream of the copies from the device, in the order of the calls.
 #include <cuda_runtime.h>
 
 #include <cub/warp/warp_scan.cuh>
@@ -58,7 +58,7 @@ struct CudaLauncher {
   }
 };
 
-// Starts what `work` says, and stands for it.
+// Starts the work and returns the mark of its end.
 template <class Work>
 sluice_device_mark* start(sluice_device* device, const Work& work) {
   const Current current(device->ordinal);

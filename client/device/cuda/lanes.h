@@ -1,12 +1,13 @@
-// A kernel as one source for the device and for the host, where its lanes run one after the other.
+// Building blocks of kernels that have one source for the device and for the host, where the lanes
+// run one after the other. A lane is a thread of the device, a warp 32 of them.
 //
-// A kernel is a struct: its arguments, kThreads, kPhases, kAllWait, a Shared, and run(phase, lane,
-// shared), which every lane of a warp, and from the phase kAllWait on of a block, does for one
-// phase before any of them does the next. What lanes tell each other goes through Shared, which
-// begins with anything in it, or through what is written once; and where there is a phase kSummed,
-// run() returns a number, of which each lane of a warp is told afterwards the sum of those before
-// its own, and of all. No block waits for another. nvcc compiles run() for the
-// device (kernels.cu), any other compiler for host_lanes.h.
+// A kernel is a struct: its arguments, kThreads, kPhases, kAllWait, a type Shared, and run(phase,
+// lane, shared). Every lane of a warp ends a phase before any of them begins the next one; from
+// phase kAllWait on that holds for all lanes of a block. Lanes tell each other things through
+// Shared, whose first content is undefined, or through memory that is written once. In a phase
+// kSummed, if a kernel has one, run() returns a number, and each lane of a warp gets the sum of the
+// numbers of the lanes before it (Lane::before) and of all (Lane::total). No block waits for
+// another. nvcc compiles run() for the device (kernels.cu), any other compiler for host_lanes.h.
 #pragma once
 
 #include <bit>
@@ -27,7 +28,7 @@
 
 namespace sluice::cuda {
 
-inline constexpr std::uint32_t kWarpLanes = 32;  // these wait for each other at hardly any price
+inline constexpr std::uint32_t kWarpLanes = 32;  // a barrier among them costs hardly anything
 
 struct Lane {
   std::uint32_t block = 0;
@@ -69,8 +70,8 @@ SLUICE_LANE float float_of(std::uint32_t bits) { return std::bit_cast<float>(bit
 
 SLUICE_LANE std::uint32_t magnitude_of(float value) { return bits_of(value) & 0x7fffffffu; }
 
-// Elements of 1, 2 or 4 bytes at any address; in as few accesses as their alignment lets. Not by
-// calls of each other: a function that calls itself is not inlined.
+// Elements of 1, 2 or 4 bytes at any address, in as few accesses as their alignment permits. No
+// function here calls itself: it would not be inlined.
 template <std::size_t bytes>
 SLUICE_LANE bool is_aligned(const void* at) {
   return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
@@ -135,7 +136,7 @@ SLUICE_LANE void store_quad(float* to, const Quad& quad) {
   }
 }
 
-// Four elements of 1, 2 or 4 bytes side by side, likewise.
+// Four elements of 1, 2 or 4 bytes side by side, in one access where they are aligned for that.
 template <std::uint32_t elem_bytes>
 SLUICE_LANE void load_four(const std::uint8_t* from, std::uint32_t (&bits)[4]) {
   if constexpr (elem_bytes == 4) {
@@ -171,7 +172,7 @@ SLUICE_LANE void store_four(std::uint8_t* to, const std::uint32_t (&bits)[4]) {
   }
   for (std::uint32_t i = 0; i < 4; ++i) store_bits(to + i * elem_bytes, bits[i], elem_bytes);
 }
-// The first `count` of them.
+// Stores the first `count` of four elements.
 template <std::uint32_t elem_bytes>
 SLUICE_LANE void store_some(std::uint8_t* to, const std::uint32_t (&bits)[4], std::uint32_t count) {
   if (count == 4) return store_four<elem_bytes>(to, bits);

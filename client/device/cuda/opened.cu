@@ -1,4 +1,4 @@
-// What an open device is told and asked by every part of the plug-in; see opened.h.
+// Open devices, marks and failures; see opened.h.
 #include <new>
 
 #include "client/device/cuda/opened.h"

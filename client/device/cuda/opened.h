@@ -1,5 +1,5 @@
-// What the plug-in's parts share: a device that is open, and how failures are told. Only nvcc reads
-// it.
+// Shared by the sources of the plug-in: an open device, its marks, and the text of the last
+// failure. Compiled by nvcc only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,11 +25,11 @@ struct sluice_device_mark {
 
 namespace sluice::cuda {
 
-// Of the calling thread's last failed call.
+// The text of the calling thread's last failed call.
 extern thread_local std::string error_text;
 bool ok(cudaError_t code, const char* what);
 
-// The calling thread works on this device for a while.
+// Makes the device the calling thread's current one, and restores the one before at the end.
 class Current {
  public:
   explicit Current(int ordinal);
@@ -43,7 +43,7 @@ class Current {
   bool changed_ = false;
 };
 
-// A point in the stream's work. Null: failed.
+// A mark of the stream's work so far. Null: failed.
 sluice_device_mark* mark_in(sluice_device* device, cudaStream_t stream);
 void drop(sluice_device* device, sluice_device_mark* mark);
 

@@ -1,8 +1,8 @@
-// Which kernels an operation of kernels.h is made of, in order: one source for the plug-in and the
-// fake device. Cold; it only starts work.
+// The kernels that make up each operation of kernels.h, in their order; one source for the plug-in
+// and the fake device. Cold: it only starts work.
 //
-// A Launcher has launch(blocks, kernel) and zero(memory, bytes). They do what they are told in
-// order, and say false when they can't.
+// A Launcher has launch(blocks, kernel) and zero(memory, bytes), which take effect in the order of
+// the calls and return false when they can't.
 #pragma once
 
 #include <algorithm>
@@ -95,7 +95,7 @@ bool find_threshold(const Launcher& on, const sluice_device_tensor& tensor,
   return good;
 }
 
-// Kernel's of the tensor's format, with what it has besides the tensor.
+// Launches the Kernel of the tensor's format; `rest` are its members besides the tensor.
 template <template <Dtype> class Kernel, class Launcher, class... Rest>
 bool launch_chunks(const Launcher& on, const sluice_device_tensor& tensor, const Rest&... rest) {
   const std::uint32_t blocks = chunk_blocks(tensor);

@@ -1,6 +1,6 @@
-// Kernels that turn chunks into payloads and back, one a format where elements change theirs.
-// Layouts are those of aggregator/wire/sparse.h; what leaves, what stays and how it is rounded is
-// what client/core/calls/residuals.h does on the host.
+// Kernels that pack chunks into payloads and unpack results, one for each wire format. Layouts are
+// those of aggregator/wire/sparse.h. Pruning, rounding and residuals equal those of
+// client/core/calls/residuals.h on the host.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@
 
 namespace sluice::cuda {
 
-// What leaves of a chunk as an entry, or dense where that is no longer. A block takes the place for
-// all of its chunks' bytes at once, behind those of other blocks: one counter that each chunk
-// counts at is slower than the memory.
+// Packs the elements of a chunk that leave as an entry, or as a dense payload where an entry is not
+// shorter. A block reserves the bytes of all its chunks at once, behind those of other blocks: a
+// counter that every chunk increments is slower than the memory.
 template <Dtype kWire>
 struct PackChunks : FormatKernel<kWire, PackChunks<kWire>, 7> {
   using Base = FormatKernel<kWire, PackChunks<kWire>, 7>;
@@ -59,7 +59,7 @@ struct PackChunks : FormatKernel<kWire, PackChunks<kWire>, 7> {
         filled |= std::uint32_t{!format.vanishes(sieve(quad.values[i], limit, kWire))} << i;
       share.quads[at / kQuad] = static_cast<std::uint8_t>(filled);
     });
-    // Up to the end of the last four.
+    // Clears the quads behind the chunk, up to the end of the last four.
     const std::uint32_t behind = (share.elem_count + kQuad - 1) / kQuad + share.first;
     if (behind < 4 * fours(share)) share.quads[behind] = 0;
   }
@@ -110,7 +110,7 @@ struct PackChunks : FormatKernel<kWire, PackChunks<kWire>, 7> {
       store_some<kElemBytes>(to + at * kElemBytes, bits, count);
     });
   }
-  // A lane what is filled of its fours.
+  // Each lane writes the filled elements of its run of fours.
   SLUICE_LANE void write_entry(const Share& share, const Format& format, std::uint8_t* to) const {
     const float limit = sieve.limit();
     const bool is_bitmap = wire::uses_bitmap(share.elem_count, share.total);
@@ -137,7 +137,7 @@ struct PackChunks : FormatKernel<kWire, PackChunks<kWire>, 7> {
   }
 };
 
-// Residuals once it is known what became of what PackChunks or ConvertChunks made of them.
+// Updates residuals once the fate of each chunk that PackChunks or ConvertChunks packed is known.
 template <Dtype kWire>
 struct UpdateResiduals : FormatKernel<kWire, UpdateResiduals<kWire>, 3> {
   using Base = FormatKernel<kWire, UpdateResiduals<kWire>, 3>;
@@ -177,7 +177,7 @@ struct UpdateResiduals : FormatKernel<kWire, UpdateResiduals<kWire>, 3> {
   }
 };
 
-// Payloads of some chunks, of ConvertChunks' places, back into the residual.
+// Adds payloads of some chunks, as far apart as ConvertChunks has them, to the residual.
 struct GiveBackChunks : ChunkKernel<GiveBackChunks, 1> {
   const std::uint32_t* chunks = nullptr;
   const std::uint8_t* payloads = nullptr;
@@ -222,7 +222,7 @@ struct ScaleValues {
   }
 };
 
-// All of it as dense payloads.
+// Packs all elements as dense payloads.
 template <Dtype kWire>
 struct ConvertChunks : FormatKernel<kWire, ConvertChunks<kWire>, 3> {
   using Base = FormatKernel<kWire, ConvertChunks<kWire>, 3>;
@@ -249,8 +249,8 @@ struct ConvertChunks : FormatKernel<kWire, ConvertChunks<kWire>, 3> {
   }
 };
 
-// A sum into an average, rounded as the host's multiplication and division are. A division by a
-// power of two is a multiplication, exactly.
+// Turns a sum into an average, rounded as the host's multiplication and division are. A division by
+// a power of two equals a multiplication, exactly.
 struct Average {
   float factor = 1;
   float divisor = 1;
@@ -267,8 +267,8 @@ struct Average {
   }
 };
 
-// Results, packed as PackChunks packs, into averages: all of a chunk as if nothing had come, then
-// what came.
+// Unpacks results, packed as PackChunks packs, into averages. A sparse chunk is first filled with
+// the average of zero, then its values are written.
 template <Dtype kWire>
 struct UnpackChunks : FormatKernel<kWire, UnpackChunks<kWire>, 2> {
   using Base = FormatKernel<kWire, UnpackChunks<kWire>, 2>;

@@ -1,8 +1,8 @@
 // The plug-in for device memory: CUDA's copy engines and events behind the table of plugin.h.
 //
-// The runtime is linked statically, so the machine needs NVIDIA's driver alone. A device has a
-// stream of its own for each way; a mark is an event. Every call names its device and leaves the
-// calling thread's current one as it was: it is the training's.
+// The runtime is linked statically, so the machine needs NVIDIA's driver alone. An open device has
+// a stream for each direction; a mark is an event. Every call makes its device the current one and
+// restores the calling thread's own, which is the training's.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ void close_device(sluice_device* device) {
   delete device;
 }
 
-// Of the way that was opened: the best of a few copies of some megabytes.
+// The rate of the opened path: the best of a few copies of some megabytes.
 bool measure(sluice_device* device, double* bytes_per_s) {
   constexpr size_t kBytes = size_t{8} << 20;
   void* host = nullptr;

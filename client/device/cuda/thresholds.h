@@ -1,6 +1,6 @@
-// Kernels for thresholds: the sums of client/prune/magnitudes.h in the order that it gives, and the
-// element of a rank, by counting ranges of magnitudes as it does. Threshold and counts stay where
-// they are made, so that the host waits for nothing.
+// Kernels that find thresholds: the sums of client/prune/magnitudes.h, in its order of additions,
+// and the element of a rank, by counting the elements in ranges of magnitudes as that file does.
+// Thresholds and counts stay on the device, so that the host need not wait for them.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ struct Elements {
   SLUICE_LANE float value(std::uint64_t at) const { return gradient[at] + residual[at]; }
 };
 
-// As threshold.cc's, of which it is the other half.
+// Equals usable() in client/prune/threshold.cc.
 SLUICE_LANE float usable(double threshold) {
   constexpr float kLeast = std::numeric_limits<float>::min();
   constexpr float kMost = std::numeric_limits<float>::max();
@@ -42,7 +42,7 @@ constexpr std::uint64_t sum_blocks(std::uint64_t elem_count) {
   return (elem_count + kSumBlock - 1) / kSumBlock;
 }
 
-// The sums of each block of kSumBlock: a lane for each of its kSumLanes sums.
+// Sums each block of kSumBlock elements, with a lane for each of its kSumLanes partial sums.
 struct SumBlocks {
   static constexpr std::uint32_t kThreads = 256;
   static constexpr std::uint32_t kBlocksAtOnce = kThreads / kSumLanes;
@@ -54,8 +54,9 @@ struct SumBlocks {
   };
 
   Elements from;
-  const float* least = nullptr;  // null: values and squares; else magnitudes from there, and counts
-  Sums* out = nullptr;           // a block's
+  const float* least =
+      nullptr;  // null: sums values and squares; else magnitudes from *least on, and counts them
+  Sums* out = nullptr;  // a block's
 
   SLUICE_LANE void run(int phase, Lane lane, Shared& shared) const {
     const std::uint64_t number =
@@ -92,7 +93,7 @@ struct SumBlocks {
   }
 };
 
-// Of one block of threads: the blocks' sums together, and what they make of the threshold.
+// Adds up the blocks' sums and computes the threshold. One block of threads.
 struct FinishSums {
   static constexpr std::uint32_t kThreads = kSumColumns;
   static constexpr int kPhases = 2;
@@ -136,7 +137,7 @@ struct FinishSums {
     const auto count = static_cast<double>(elem_count);
     const double mean = sums.left / count;
     const double variance = sums.right / count - mean * mean;
-    return std::sqrt(0 < variance ? variance : 0);  // of a NaN too
+    return std::sqrt(0 < variance ? variance : 0);  // 0 for a NaN too
   }
 };
 
@@ -147,11 +148,11 @@ inline constexpr std::uint32_t kMostRanges = 2048;
 constexpr std::uint32_t select_ranges(int pass) { return pass == 0 ? kMostRanges : 1024; }
 constexpr int select_shift(int pass) { return 20 - 10 * pass; }
 
-// All zeros in front of the first pass.
+// All zeros before the first pass.
 struct Selection {
   std::uint32_t counts[kMostRanges];
-  std::uint64_t rank;  // in the range that was found last
-  std::uint32_t low;   // where that begins
+  std::uint64_t rank;  // within the range that was chosen last
+  std::uint32_t low;   // the first magnitude of that range
 };
 
 struct CountRanges {
@@ -188,7 +189,8 @@ struct CountRanges {
   }
 };
 
-// Of one block of threads: goes on in the range that the rank falls into, or is at the element.
+// Chooses the range that the rank falls into; after the last pass it is one magnitude, the
+// threshold. One block of threads.
 struct ChooseRange {
   static constexpr std::uint32_t kThreads = 256;
   static constexpr int kPhases = 3;
@@ -215,7 +217,8 @@ struct ChooseRange {
     }
   }
 
-  // From the greatest down. Counts are below 2^32, so what is left of the rank fits too.
+  // Counts from the greatest magnitude down. Counts are below 2^32, so the rest of the rank fits
+  // too.
   SLUICE_LANE void choose(const Shared& shared) const {
     const std::uint32_t part = select_ranges(pass) / kThreads;
     std::uint64_t left = pass == 0 ? rank : selection->rank;
