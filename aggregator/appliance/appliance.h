@@ -1,9 +1,9 @@
 // An appliance without I/O: the control side, its shards, and the order in which they are driven.
 //
-// Packets and time in, verdicts and datagrams out. It runs whole appliances on one thread: inside a
-// process, in the simulator, under the fuzzers and in tests; `sluiced` drives the same parts in the
-// same order (rounds.h) across threads. Paths stay outside: the caller keeps where each member's
-// packets go, and is told by ControlResult::bind. Pure; all calls on one thread.
+// Packets and time go in, verdicts and datagrams come out. The in-process transport, the simulator,
+// the fuzzers and tests run a whole appliance on one thread with it; `sluiced` runs the same parts
+// in the same order (rounds.h) on several threads. The caller keeps each member's path and learns
+// it from ControlResult::bind. Pure; all calls on one thread.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ namespace sluice::agg {
 struct ApplianceOptions {
   JobsOptions jobs;
   Mail mail = Mail::kAtOnce;
-  // Jobs are made and given back here and now. Else the caller has to, who may be away for seconds:
-  // see Jobs::poll_memory().
+  // The appliance makes and frees the memory of jobs at once. Otherwise the caller does, which may
+  // take seconds: see Jobs::poll_memory().
   bool makes_memory = true;
 };
 
@@ -31,23 +31,24 @@ class Appliance {
   Shards& shards() noexcept { return shards_; }
   const Shards& shards() const noexcept { return shards_; }
 
-  // A parsed packet at the control port, see Jobs::handle(). A join whose job was made at once is
-  // handled a second time, as if its worker had asked again.
+  // Handles a parsed packet of the control port, see Jobs::handle(). A join whose job was made at
+  // once is handled a second time, as if its worker had sent it again.
   ControlResult handle_control(const wire::Packet& packet, const Origin& origin,
                                std::span<std::uint8_t> reply, TimeNs now);
-  // A parsed packet at a shard's port, see Shard::handle().
+  // Handles a parsed packet of a shard's port, see Shard::handle().
   Verdict handle_data(std::uint16_t shard, const wire::Packet& packet, bool marked,
                       TimeNs now) noexcept {
     return shards_.shard(shard).handle(packet, marked, now);
   }
-  // When the control thread has to go round at the latest.
+  // The time by which the next round of the control thread is due.
   TimeNs next_tick_ns() const noexcept { return next_tick_ns_; }
   // Joins that were handled a second time.
   std::uint64_t repeated() const noexcept { return repeated_; }
-  // Packets with this verdict, of the control side and all shards.
+  // The number of packets with this verdict, of the control side and all shards.
   std::uint64_t verdicts(Verdict verdict) const noexcept;
 
-  // One round of the control thread, and of one lcore. `out` has what rounds.h asks of a driver.
+  // Runs one round of the control thread, and of one lcore. `out` has tx_buffer(), tx_buffers() and
+  // send() of a driver (rounds.h).
   template <class Out>
   std::size_t serve_control(Out& out, TimeNs now) {
     Driver<Out> driver{*this, out};
@@ -57,7 +58,7 @@ class Appliance {
   std::size_t serve_shard(std::uint16_t shard, Out& out, TimeNs now) {
     return shards_.serve(shard, out, now);
   }
-  // Rounds of all threads until nothing is left to do. `send` is called with each Transmit and its
+  // Runs rounds of all threads until no work is left. `send` is called with each Transmit and its
   // bytes.
   template <class Send>
   void pump(TimeNs now, Send&& send);

@@ -1,7 +1,7 @@
-// What arrives for a shard, one packet after the other, in their order.
+// The packets of a burst for one shard, handled in the order of their arrival.
 //
-// Each packet is parsed and what it concerns is fetched a little before it is handled, so that the
-// memory of one is waited for while the one before it is summed. Pure; one thread.
+// Each packet is parsed, and its slot and flow are prefetched, a little before it is handled: the
+// memory of a packet arrives while the packet before it is summed. Pure; one thread.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace sluice::agg {
 
 class Arrivals {
  public:
-  // What is no packet is counted in `malformed`.
+  // Datagrams that are no valid packet are counted in `malformed`.
   Arrivals(Shard& shard, VerdictCounters& malformed) : shard_(shard), malformed_(malformed) {}
 
   // The datagram's bytes stay where they are until flush().

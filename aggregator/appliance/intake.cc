@@ -12,9 +12,10 @@ constexpr RateLimit per_second(std::uint32_t count, std::uint32_t burst) noexcep
   return {.interval_ns = kSecond / count, .burst = burst};
 }
 
-// A member sends about ten control packets a second; 1,024 ranks that start together send 2,048
-// joins, perhaps from behind one address, and ask as often for our Ethernet address. Answered pings
-// are rare and long: 2,000 a second of 1,500 bytes are 24 Mb/s of the most urgent class.
+// A member sends about ten control packets a second. 1,024 ranks that start together send 2,048
+// joins, perhaps from behind one address, and ask as often for the appliance's Ethernet address.
+// Pings are rare and may be long: 2,000 a second of 1,500 bytes are 24 Mb/s of the most urgent
+// class.
 constexpr std::array<Limits, kPuntReasonCount> kLimits{{
     {.port = per_second(200'000, 4096), .sender = per_second(1000, 128)},  // kMember
     {.port = per_second(20'000, 1024), .sender = per_second(2000, 512)},   // kJoin
@@ -41,7 +42,7 @@ bool Intake::admit(PuntReason reason, std::uint64_t sender, TimeNs now) noexcept
   mixed = (mixed ^ mixed >> 32) * seed_;
   RateLimit port = limits.port;
   port.interval_ns *= lanes_;
-  // The sender first: who asks too often uses up nothing of the port's.
+  // The sender's limit first: a sender beyond it uses up nothing of the port's rate.
   return limiter.groups[mixed >> 56].take(limits.sender, now) && limiter.port.take(port, now);
 }
 

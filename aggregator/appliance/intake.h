@@ -1,11 +1,11 @@
-// What the senders behind one port may cost an appliance: how often the control side hears them and
-// how often they are answered.
+// Rate limits of the senders behind one port: how many of their packets reach the control side, and
+// how many are answered.
 //
-// Pure; the thread that receives asks for each packet, and drops what is refused under a name.
-// Each reason has rates of its own, so that no flood of one kind keeps another kind out: one for
-// the port, and one for each of 256 groups of senders, so that a single flooder leaves room for the
-// others behind its switch or router. A forger of addresses can use up its own port's rate, no
-// other's.
+// Pure; the thread that receives asks for each packet, and drops a refused one with a drop reason.
+// Each reason has rates of its own, so that a flood of one kind does not keep another kind out: a
+// rate for the port, and one for each of 256 groups of senders, so that a single flooder leaves
+// room for the other senders behind its switch or router. A sender that forges addresses can use up
+// the rate of its own port alone.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace sluice::agg {
 
-// An average rate, and a burst after a rest. The generic cell rate algorithm: one number.
+// An average rate and the burst that is allowed after a pause, by the generic cell rate algorithm.
 struct RateLimit {
   DurationNs interval_ns = 0;
   std::uint32_t burst = 1;
@@ -25,7 +25,7 @@ struct RateLimit {
 
 class Budget {
  public:
-  // How many may come now.
+  // How many packets the limit admits now.
   std::uint32_t available(const RateLimit& limit, TimeNs now) const noexcept {
     const DurationNs owed_ns = std::max<DurationNs>(due_ns_ - now, 0);
     const auto owed = (owed_ns + limit.interval_ns - 1) / limit.interval_ns;
@@ -34,7 +34,7 @@ class Budget {
   void spend(const RateLimit& limit, std::uint32_t count, TimeNs now) noexcept {
     due_ns_ = std::max(due_ns_, now) + limit.interval_ns * count;
   }
-  // Spends one if it is there; without a division.
+  // Spends one if it is available. Needs no division.
   bool take(const RateLimit& limit, TimeNs now) noexcept {
     const TimeNs due_ns = std::max(due_ns_, now);
     if (due_ns - now > limit.interval_ns * (limit.burst - 1)) return false;
@@ -43,23 +43,24 @@ class Budget {
   }
 
  private:
-  TimeNs due_ns_ = 0;  // when all that was spent is earned again
+  TimeNs due_ns_ = 0;  // when everything spent is earned back
 };
 
-// Why a packet is for the appliance itself.
+// Why a packet is passed on to the control side or answered.
 enum class PuntReason : std::uint8_t {
-  kMember,     // a control packet under a member's cookie
-  kJoin,       // a request to become one
-  kStray,      // other control packets, ICMP errors, claims to our address
-  kNeighbour,  // ARP or neighbour discovery that we answer
-  kEcho,       // a ping that we answer
+  kMember,     // a control packet with a member's cookie
+  kJoin,       // a join
+  kStray,      // other control packets, ICMP errors, claims to the appliance's address
+  kNeighbour,  // ARP or neighbour discovery to be answered
+  kEcho,       // a ping to be answered
 };
 inline constexpr std::size_t kPuntReasonCount = 5;
 
 class Intake {
  public:
-  // `seed` is random, so that nobody can choose an address that shares a group with another's. A
-  // port that several workers serve has so many intakes, and each an equal part of its rate.
+  // `seed` is random, so that nobody can choose an address that shares a group with another
+  // sender's. A port that `lanes` workers serve has an intake for each of them, with an equal part
+  // of the port's rates.
   explicit Intake(std::uint64_t seed, std::size_t lanes = 1) noexcept
       : seed_(seed | 1), lanes_(static_cast<DurationNs>(lanes)) {}
 

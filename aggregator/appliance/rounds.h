@@ -1,9 +1,9 @@
-// The order in which an appliance does things, stated once for everybody who runs one.
+// The order in which an appliance does its work, stated once for every program that runs one.
 //
-// An appliance is a control thread (jobs/jobs.h) and an lcore a shard (core/shard.h), each of which
-// goes round: first it handles the packets that have arrived, then it does what stands here. How it
-// reaches the others is a `Driver`: rings and ports in the data plane, queues in appliance.h. Pure;
-// nothing here allocates or locks unless its driver does.
+// An appliance is a control thread (jobs/jobs.h) and an lcore for each shard (core/shard.h). Each
+// of them works in rounds: it handles the packets that have arrived, and then calls the function
+// here. A `Driver` connects it to the other threads and to the network: rings and ports in the data
+// plane, queues in appliance.h. Pure; nothing here allocates or locks unless the driver does.
 #pragma once
 
 #include <algorithm>
@@ -18,16 +18,16 @@ namespace sluice::agg {
 
 inline constexpr int kSweepsPerRound = 4;  // of 256 slots: a lost member delays no burst by more
 inline constexpr DurationNs kTickInterval = 20 * kMillisecond;  // between two looks at the members
-inline constexpr std::size_t kControlDatagrams = 1024;  // a round; workers' rings hold as many
+inline constexpr std::size_t kControlDatagrams = 1024;  // a round; a worker's inbox holds more
 
-// One round of an lcore for its shard. Returns how much there was to do; 0: it may rest.
+// One round of an lcore for its shard. Returns how much work there was; 0: the lcore may rest.
 //
-//   bool Driver::take_command(ShardCommand&)        the oldest of the control side's; false: none
-//   bool Driver::has_event_room()                   else events wait in the shard
-//   void Driver::give_event(const ShardEvent&)      to the control side
-//   std::span<Transmit> Driver::tx_buffers()             each with room for a datagram; empty: none
-//   now void Driver::send(std::span<const Transmit>)    what stands in the first of them leaves
-//   void Driver::swept()                            if it has one: after each piece of own work
+//   bool Driver::take_command(ShardCommand&)        the oldest command for the shard; false: none
+//   bool Driver::has_event_room()                   false: events wait in the shard
+//   void Driver::give_event(const ShardEvent&)      passes an event to the control side
+//   std::span<Transmit> Driver::tx_buffers()        each holds a datagram; empty: none is free
+//   void Driver::send(std::span<const Transmit>)    sends the first of these buffers
+//   void Driver::swept()                            optional: called after each sweep
 template <class Driver>
 std::size_t serve_shard(Shard& shard, Driver& driver, TimeNs now) noexcept {
   std::size_t work = 0;
@@ -51,15 +51,15 @@ std::size_t serve_shard(Shard& shard, Driver& driver, TimeNs now) noexcept {
   return work + budget.spent();
 }
 
-// One round of the control thread, which has handled every packet that waited when the round began:
-// nobody is judged while his own words wait. `next_tick_ns` is the thread's, 0 at first. Returns as
-// above.
+// One round of the control thread. The caller has handled every packet that waited when the round
+// began, so no member is judged silent while a packet of its own waits. `next_tick_ns` belongs to
+// the caller, 0 at first. Returns how much work there was.
 //
-//   bool Driver::take_event(ShardEvent&)            of any shard
-//   std::size_t Driver::pass_memory(Jobs&, TimeNs)  orders to whoever carries them out, and back
-//   std::span<std::uint8_t> Driver::tx_buffer()          for the next datagram
-//   void Driver::send(const Transmit&)              what stands in that room leaves
-//   void Driver::give_command(const ShardCommand&)  to every shard
+//   bool Driver::take_event(ShardEvent&)            the oldest event of some shard; false: none
+//   std::size_t Driver::pass_memory(Jobs&, TimeNs)  orders to the maker of memory, results back
+//   std::span<std::uint8_t> Driver::tx_buffer()     for the next datagram
+//   void Driver::send(const Transmit&)              sends that buffer
+//   void Driver::give_command(const ShardCommand&)  passes a command to every shard
 template <class Driver>
 std::size_t serve_control(Jobs& jobs, TimeNs& next_tick_ns, Driver& driver, TimeNs now) {
   std::size_t work = 0;

@@ -8,15 +8,16 @@
 
 namespace sluice::agg {
 
-// While results wait, a reply has every ninth turn (shard_transmit.cc). Replies in a row mean that
-// no result waits, but one may be about to arrive: it would wait behind all of them, and whoever
-// asks for much always has more. A reply that has to wait for the next loop loses little.
+// While results wait, every ninth datagram is a reply (shard_transmit.cc). Replies in a row mean
+// that no result waits. But a contribution that completes one may be about to arrive, and its
+// result would wait behind all replies, of which a member that asks for much always has more. A
+// reply that waits for the next round loses little.
 class SendBudget {
  public:
   static constexpr std::size_t kDatagrams = 64;
   static constexpr int kRepliesInARow = 4;
 
-  // Datagrams that may still go; a reply is the last of its burst.
+  // Datagrams that may still be sent; a reply is the last of its burst.
   std::size_t left() const noexcept {
     return replies_in_a_row_ < kRepliesInARow ? kDatagrams - datagrams_ : 0;
   }

@@ -1,8 +1,8 @@
-// The data half of an appliance: its shards, and what is under way between them and the control
-// side, or a test that plays it.
+// The data half of an appliance: its shards, and their mailboxes with the control side or with a
+// test that plays it.
 //
-// For all who run an appliance on one thread. A whole round of an lcore is serve(); a single step
-// is a call on the shard itself.
+// For callers that run an appliance on one thread. serve() runs a whole round of an lcore; a test
+// that wants a single step calls the shard itself.
 #pragma once
 
 #include <array>
@@ -18,13 +18,13 @@
 
 namespace sluice::agg {
 
-// How long commands and events are under way.
+// When a command or an event can be taken out of its mailbox.
 enum class Mail : std::uint8_t {
   kAtOnce,
-  kDelivered,  // until deliver() is called once for each
+  kDelivered,  // after deliver() was called once for it
 };
 
-// From one thread of the appliance to another, in order.
+// A queue from one thread of the appliance to another.
 template <class Item>
 class Mailbox {
  public:
@@ -49,7 +49,7 @@ class Mailbox {
  private:
   const Mail mail_;
   std::deque<Item> items_;
-  std::size_t under_way_ = 0;  // the newest so many
+  std::size_t under_way_ = 0;  // of items_, the newest
 };
 
 class Shards {
@@ -66,13 +66,13 @@ class Shards {
   void post(const ShardCommand& command);  // to every shard
   bool take_event(ShardEvent& event);      // of any shard
 
-  // One round of an lcore, see rounds.h. `out` has tx_buffers() and send().
+  // Runs one round of an lcore, see rounds.h. `out` has tx_buffers() and send().
   template <class Out>
   std::size_t serve(std::uint16_t index, Out& out, TimeNs now) {
     Driver<Out> driver{*lcores_[index], out};
     return serve_shard(lcores_[index]->shard, driver, now);
   }
-  // Rounds of all lcores until nothing is left to do. `send` is called with each Transmit and its
+  // Runs rounds of all lcores until no work is left. `send` is called with each Transmit and its
   // bytes.
   template <class Send>
   void drain(TimeNs now, Send&& send);
@@ -101,7 +101,8 @@ class Shards {
   std::vector<std::unique_ptr<Lcore>> lcores_;
 };
 
-// A function for what was written into these rooms, of a control thread or an lcore.
+// Buffers, and a function that is called with each datagram written into them; for the driver of a
+// control thread or of an lcore.
 template <class Send>
 struct SendTo {
   Send& function;
@@ -115,8 +116,8 @@ struct SendTo {
   }
 };
 
-// Repeats `round`, which says how much there was to do, until there was nothing. Rounds of threads
-// that give each other work end, because none of it needs a packet.
+// Repeats `round`, which returns how much work there was, until there was none. That ends: without
+// packets the threads run out of work for each other.
 template <class Round>
 void repeat_until_idle(Round&& round) {
   constexpr std::size_t kMostRounds = 1'000'000;

@@ -1,4 +1,5 @@
-// Memory for a burst of datagrams, for those who pass each on before they ask for more.
+// Memory for a burst of datagrams, for callers that pass a burst on before they ask for the next
+// one.
 #pragma once
 
 #include <array>
@@ -23,7 +24,7 @@ class TxBuffers {
   std::span<std::uint8_t> first() noexcept { return burst_.front().buffer; }
 
  private:
-  static constexpr std::size_t kCount = 4;  // more than one, so that bursts are what runs
+  static constexpr std::size_t kCount = 4;  // more than one, so that tests run bursts
   std::array<Transmit, kCount> burst_;
   std::array<std::uint8_t, kCount * kMaxDatagramBytes> memory_;
 };
