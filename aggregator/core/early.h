@@ -1,9 +1,9 @@
-// Contributions of a reproducible job that came before the ranks below theirs: their payloads wait
-// here for their turn. Of the open step only.
+// Payloads of a reproducible job that arrived before those of lower ranks, and wait for their turn.
+// Of the open step only.
 //
-// Every rank but the first may be early with every chunk, so there is a place for each. Whoever
-// comes takes the place that was left last: ranks that are near each other use few places, which
-// stay in the cache. Memory is made beforehand; one shard's lcore.
+// Every rank but the first may be early with every chunk, so there is a place for each of them. A
+// payload takes the place that was freed last: when ranks are close to each other, few places are
+// used, and they stay in the cache. The memory is allocated beforehand. Used by one shard's lcore.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ namespace sluice::agg {
 
 class EarlyPayloads {
  public:
-  // Places of `place_floats` floats each, one for all ranks but one of `world_size` in each chunk.
+  // The number of places: for each chunk, one for every rank but the first.
   static std::size_t place_count(std::size_t chunk_count, std::size_t world_size) noexcept {
     CHECK(world_size != 0);
     return chunk_count * (world_size - 1);
   }
-  // What the tables take for a place.
+  // Bytes that the tables need for a place.
   static constexpr std::size_t kTableBytes = 2 * sizeof(std::uint32_t);
 
   EarlyPayloads() = default;  // of a job that is not reproducible: nothing can wait
@@ -48,7 +48,7 @@ class EarlyPayloads {
     place = free_[--free_count_];
     std::memcpy(at(place), payload.data(), payload.size());
   }
-  // Null: nothing waits. Else it waits no longer, and its bytes stand until the next keep().
+  // Takes the waiting payload out; its bytes are valid until the next keep(). Null: none waits.
   const std::uint8_t* take(std::size_t chunk, Rank rank) noexcept {
     if (rank.value == 0) return nullptr;
     const std::uint32_t place = std::exchange(entry(chunk, rank), kNone);

@@ -1,5 +1,5 @@
-// What one member and one shard know of each other's packets, and the probes that wait for an
-// answer. Belongs to the shard's lcore, but for the atomics and counters, which others read.
+// The state of the packets between one member and one shard, and the member's probes that wait for
+// an answer. Belongs to the shard's lcore; other threads read the atomics and counters.
 #pragma once
 
 #include <atomic>
@@ -12,25 +12,26 @@
 
 namespace sluice::agg {
 
-// A probe to answer, and which of the results that it asked for are still to be sent. Bit i: chunk
+// A probe to answer, and the results that it asked for and that are still to be sent. Bit i: chunk
 // i of the block.
 struct Reply {
-  std::uint64_t asked = 0;  // since the last answer, of the chunks that the block has
-  std::uint64_t want = 0;   // that an answer has promised
+  std::uint64_t asked = 0;  // chunks asked for since the last answer
+  std::uint64_t want = 0;   // chunks whose results an answer has promised
   Step step = 0;
   std::uint32_t block = 0;
   std::uint32_t probe_number = 0;
   StreamId stream{};
-  Priority priority = 0;  // of the answer: the least urgent of the results that it speaks of
+  Priority priority = 0;  // of the answer: that of the least urgent result that it speaks of
 };
 
-// Blocks that one member may ask a shard about at once. An honest one that asks about more is
+// The blocks that one member may ask a shard about at once. A member that asks about more is
 // answered when it asks again.
 inline constexpr std::uint32_t kRepliesPerMember = 32;
 
-// One direction pair of (worker, shard): numbers for loss and congestion, credit for results.
+// The flow of (worker, shard), both directions: numbers for loss and congestion, credit for
+// results.
 struct Flow {
-  Cookie cookie = 0;              // of the process it counts for; another one starts afresh
+  Cookie cookie = 0;  // of the process that is counted; another process starts from zero
   std::uint32_t next_number = 1;  // of the next packet to this worker
   std::uint32_t received_count = 0;
   std::uint32_t highest_number = 0;
@@ -39,14 +40,14 @@ struct Flow {
   TimeNs echo_arrival_ns = 0;
   std::uint32_t credit = 0;
   std::uint32_t deferred_count = 0;
-  std::uint32_t deferred_told = 0;  // of them, in the last packet to this worker
-  // What waits to be sent to it besides results. Bit i: its Reply i.
+  std::uint32_t deferred_told = 0;  // as the last packet to this worker said
+  // Replies that wait to be sent to the member. Bit i: its Reply i.
   std::uint32_t unanswered = 0;
-  std::uint32_t pulling = 0;                        // answered before, with results still wanted
-  std::uint8_t last_reply = kRepliesPerMember - 1;  // served last
-  bool answered_last = false;  // served: an answer, and no result that it pulls
+  std::uint32_t pulling = 0;                        // answered, with results still to be sent
+  std::uint8_t last_reply = kRepliesPerMember - 1;  // the one served last
+  bool answered_last = false;  // what was served last is an answer, not a pulled result
   bool feedback_queued = false;
-  bool has_turn = false;                        // stands in its slice's ring of turns
+  bool has_turn = false;                        // it is in its slice's ring of turns
   bool deferral_told = false;                   // since the last credit update
   TimeNs last_contribution_ns = 0;              // of the open gradient step
   std::atomic<Step> last_contribution_step{0};  // likewise; read by the control thread
@@ -56,7 +57,7 @@ struct Flow {
   Counter requeued;  // of `included`, those computed on an earlier step
   Histogram lag;     // behind the step's first finisher; read by metrics
 
-  // Another process holds the rank: both directions count from the start.
+  // Another process holds the rank now: both directions count from the start.
   void restart(Cookie new_cookie) noexcept {
     DCHECK(new_cookie != cookie);
     cookie = new_cookie;

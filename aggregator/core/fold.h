@@ -2,8 +2,8 @@
 // accumulator into a result's payload. One SIMD source (fold.cc, Highway), compiled for every
 // instruction set the compiler knows and dispatched at run time.
 //
-// What it is not: it knows no slots, ranks or packets; the caller has checked that the payload
-// holds elem_count elements and that the accumulator has room for them.
+// The kernels know no slots, ranks or packets. The caller has checked that the payload holds
+// elem_count elements and that the accumulator has room for them.
 //
 // Called by: slots, on the lcore that owns them; `mean` by the client's progress thread. All
 // functions are pure: no allocation, no clock, no shared state but Highway's chosen target, which
@@ -40,15 +40,15 @@ void fold_store(float* acc, const std::uint8_t* payload, std::size_t elem_count,
 void fold_add(float* acc, const std::uint8_t* payload, std::size_t elem_count,
               Dtype dtype) noexcept;
 
-// Several contributions in one pass, added one after the other as these two do: to `acc` where it
-// has `begun`, else to the first of them, which there must be. At most kAddendsPerPass.
+// Adds several contributions in one pass, one after the other: to `acc` if it has `begun`, else to
+// the first of them, of which there must be one. At most kAddendsPerPass.
 inline constexpr std::size_t kAddendsPerPass = 16;
 void fold_several(float* acc, bool begun, std::span<const std::uint8_t* const> payloads,
                   std::size_t elem_count, Dtype dtype) noexcept;
 
-// What finish() finds in a result beside writing it, where it is wanted, and one of both at most.
+// What finish() is to compute besides the result; at most one of the two.
 struct Wanted {
-  std::uint64_t* signs = nullptr;  // all signs of the sums, exchanged for these: see signs.h
+  std::uint64_t* signs = nullptr;  // exchanged for the signs of all sums: see signs.h
   bool norm = false;
 };
 struct Finished {
@@ -58,8 +58,8 @@ struct Finished {
   double squared_norm = 0;          // of what is written, of a mean before it is rounded
 };
 
-// Writes the result's payload to `out`, of 64 KiB at most, in one pass. `out` may be the
-// accumulator itself: the result is never wider than the sum, and is written behind the reader.
+// Writes the result's payload, at most 64 KiB, to `out` in one pass. `out` may be the accumulator
+// itself: the result is never wider than the sum, and is written behind the read position.
 //  kFloat32: the sums, unchanged but for NaNs; `weight` is not used.
 //  kFloat16, kBfloat16: the means acc / (float)weight, an IEEE division, rounded to nearest even.
 //    A mean beyond the type's range becomes an infinity and is reported. weight = 0 divides by

@@ -1,8 +1,8 @@
 // The state of one job that the control thread and every shard share.
 //
-// Created by the control side at the first join with all its memory, destroyed when every shard has
-// let go of it. The control thread writes `ended` and the members, but for the fields of Member
-// that say that shards write them. Each shard writes its slice (slice.h) and, when it closes its
+// The control side creates a Job with all its memory at the first join, and destroys it when every
+// shard has released it. The control thread writes `ended`, `transfer` and the members, except the
+// fields of Member that shards write. Each shard writes its slice (slice.h) and, when it closes its
 // part of a gradient step, its summary. The shard that closes a step last reads the summaries,
 // writes the next record and then `open_step` (release).
 #pragma once
@@ -30,7 +30,7 @@
 
 namespace sluice::agg {
 
-inline constexpr Step kNoStep = UINT32_MAX;  // "never": of a member that has not left
+inline constexpr Step kNoStep = UINT32_MAX;  // "never", of a member that has not left
 
 // Streams as array indices.
 constexpr std::size_t index_of(StreamId stream) noexcept {
@@ -53,44 +53,45 @@ struct JobSpec {
   std::array<std::uint32_t, kStreamCount> windows{};       // steps retained, 2 .. kMaxWindow
 };
 
-// One rank. The control thread writes it and shards read it, but for the fields that say otherwise;
-// those that shards write at each step have a cache line of their own.
+// One rank. The control thread writes it and shards read it, except the fields that say otherwise.
+// Fields that shards write at each step have a cache line of their own.
 struct alignas(kCacheLineBytes) Member {
   std::atomic<Cookie> cookie{0};        // 0: nobody holds the rank
-  std::atomic<Cookie> stale_cookie{0};  // of the process that was taken over last
+  std::atomic<Cookie> stale_cookie{0};  // of the process whose rank was taken over last
   // The steps of each stream that it contributes to: joined_from <= step < left_from. left_from is
   // kNoStep while it stays, 0 when dead; joined_from grows when a process returns to a running job.
   // From there on joined_from is kNoStep, so the rank is in no step, until shard 0 writes it.
   std::array<std::atomic<Step>, kStreamCount> joined_from{0, 0, 0};
   std::array<std::atomic<Step>, kStreamCount> left_from{kNoStep, kNoStep, kNoStep};
-  // While it fetches another rank's state: the first gradient step that must not complete without
-  // it, so that the window waits. kNoStep: no such step.
+  // While the rank fetches another rank's state: the first gradient step that must not complete
+  // without it, so that the window waits. kNoStep: there is none.
   std::atomic<Step> hold_from{kNoStep};
   std::atomic<bool> reachable{false};    // joined and not gone: results are sent to it
   std::atomic<TimeNs> last_heard_ns{0};  // on the control port; shards keep their own in Flow
-  // Its newest finished gradient: base step in the upper half, duration in microseconds below. 0:
-  // none yet. Written by shard 0, read by the shard that publishes and by metrics.
+  // Its newest finished gradient: the base step in the upper half, the duration in microseconds in
+  // the lower. 0: none yet. Written by shard 0, read by the shard that publishes and by metrics.
   alignas(kCacheLineBytes) std::atomic<std::uint64_t> finished{0};
-  // The newest gradient step that it has been heard of at: it has the results of all before. 0: of
-  // none yet. Written by all shards, each with what it hears, so it may be a little too old.
+  // The newest gradient step at which a packet of it was seen; it has the results of all steps
+  // before. 0: none yet. All shards write it, each from the packets that it sees, so it may be a
+  // little too old.
   std::atomic<Step> reached{0};
 
   bool takes_part(std::size_t stream, Step step) const noexcept {
-    // In this order: a member returns by storing joined_from first.
+    // Read in this order: a member that returns stores joined_from first.
     return step < left_from[stream].load(std::memory_order_acquire) &&
            joined_from[stream].load(std::memory_order_acquire) <= step;
   }
 };
 
-// A stream's window as all shards see it.
+// A stream's window, shared by all shards.
 struct alignas(kCacheLineBytes) StreamWindow {
   std::atomic<Step> open_step{0};              // 0: the job has not started
   std::array<StepRecord, kMaxWindow> records;  // of step s at s % window; written before open_step
-  // That have not closed all their chunks of open_step.
+  // Shards that have not closed all their chunks of open_step.
   alignas(kCacheLineBytes) std::atomic<std::uint32_t> shards_left{0};
 };
 
-// What the policy last said and saw: for metrics. Written by the shard that publishes.
+// The policy's last decision and observations, for metrics. Written by the shard that publishes.
 struct PolicyGauges {
   std::atomic<std::uint32_t> k{0};  // of the open gradient step
   std::atomic<double> noise_scale{0};
@@ -98,7 +99,7 @@ struct PolicyGauges {
   std::atomic<double> signs_flipped{-1};  // fraction in the last detection round; -1: none yet
 };
 
-// Who gives its state to whom on stream kState. Control thread writes, shard 0 reads.
+// The ranks of the transfer on stream kState. Written by the control thread, read by shard 0.
 struct Transfer {
   std::atomic<std::uint32_t> source_and_target{0};  // source << 16 | target
 
@@ -112,7 +113,7 @@ class Job {
  public:
   // Bytes that the job will take, by the same arithmetic as the constructor; for limits.
   static std::size_t memory_bytes(const JobSpec& spec) noexcept;
-  // What of these is for sums in the order of ranks.
+  // Of these bytes, those for sums in the order of ranks.
   static std::size_t reproducible_bytes(const JobSpec& spec) noexcept;
 
   // Allocates and pre-faults everything, which takes about 1 s a GiB. Throws std::bad_alloc when
@@ -124,13 +125,13 @@ class Job {
   std::vector<Member> members;
   std::array<StreamWindow, kStreamCount> windows;
   std::vector<JobSlice> slices;  // one a shard
-  // One a shard, of the gradient step that it closed last. Read by the shard that closes it last of
-  // all, after StreamWindow::shards_left has said so.
+  // One for each shard, of the gradient step that it closed last. Read by the shard that closes the
+  // step last, which StreamWindow::shards_left tells.
   std::vector<StepSummary> summaries;
   std::atomic<bool> ended{false};  // failed or replaced: contributions are refused from now on
   PolicyGauges gauges;
   Transfer transfer;
-  // The newest collective that somebody has begun. Written by shard 0, read by the control thread.
+  // The newest collective that some rank has begun. Written by shard 0, read by the control thread.
   std::atomic<Step> collective_begun{0};
 
   // Chunks of a stream that a shard owns, and their dense index there.
@@ -148,7 +149,7 @@ class Job {
            local % kChunksPerBlock;
   }
 
-  // Where a chunk of a step has its slot in the slice of the shard that owns it.
+  // The index of the slot of a chunk and step in the slice of the shard that owns the chunk.
   std::uint32_t slot_index(StreamId stream, const StreamSlice& slice, Step step,
                            ChunkIndex chunk) const noexcept {
     DCHECK(local_chunk(chunk) < slice.chunk_count);
@@ -165,7 +166,8 @@ class Job {
     if (spec.store && stream != StreamId::kCollectives) return spec.store->block_count;
     return (spec.chunk_counts[index_of(stream)] + kChunksPerBlock - 1) / kChunksPerBlock;
   }
-  // The chunks that a block has, as a probe asks for them. Only a store knows those of its blocks.
+  // The chunks of a block, as bits. The chunks of a store's blocks are known to its shards alone:
+  // all bits.
   std::uint64_t chunks_in_block(StreamId stream, std::uint32_t block) const noexcept {
     DCHECK(block < block_count(stream));
     if (spec.store && stream != StreamId::kCollectives) return ~std::uint64_t{0};
@@ -175,10 +177,11 @@ class Job {
   Step open_step(StreamId stream) const noexcept {
     return windows[index_of(stream)].open_step.load(std::memory_order_acquire);
   }
-  // Publishes the record of `step` and then opens it. The shard that closed the step before it
-  // last, or start(). The gradients' k is the policy's answer to what the closed step showed.
+  // Publishes the record of `step` and then opens the step. Called by the shard that was the last
+  // to close the step before, or by start(). The gradients' k is the policy's answer to the closed
+  // step.
   void publish(StreamId stream, Step step, TimeNs now) noexcept;
-  // `rank` is at `step` of the gradients, which is open or has been.
+  // Notes that `rank` is at `step` of the gradients, which is open or was.
   void note_reached(Rank rank, Step step) noexcept {
     DCHECK(rank.value < members.size());
     std::atomic<Step>& reached = members[rank.value].reached;

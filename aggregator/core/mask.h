@@ -1,4 +1,4 @@
-// Sets of ranks: what travels as ceil(n / 64) words on the wire.
+// Sets of ranks, which travel as ceil(n / 64) words.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace sluice::agg {
 
-// Set, test and count over any run of words: slots keep theirs in one array without a wrapper.
+// Set, test and count bits of any run of words: the masks of slots are one array without a wrapper.
 inline bool test_bit(const std::uint64_t* words, Rank rank) noexcept {
   return words[rank.value / 64] >> (rank.value % 64) & 1;
 }
@@ -72,7 +72,7 @@ class MemberMask {
   const std::uint64_t* words() const noexcept { return words_.data(); }
   std::uint64_t* words() noexcept { return words_.data(); }
 
-  // No member of this set is missing from `words` (of `word_count` words).
+  // Whether every member of this set is in `words` (of `word_count` words).
   bool subset_of(const std::uint64_t* words, std::size_t word_count) const noexcept {
     DCHECK(word_count <= kMaskWords);
     for (std::size_t i = 0; i < word_count; ++i)
@@ -80,7 +80,7 @@ class MemberMask {
     return true;
   }
 
-  // Some member of this set is in `words`.
+  // Whether some member of this set is in `words`.
   bool meets(const std::uint64_t* words, std::size_t word_count) const noexcept {
     DCHECK(word_count <= kMaskWords);
     for (std::size_t i = 0; i < word_count; ++i)

@@ -1,9 +1,9 @@
-// The step record: the one published decision about a step of a stream.
+// The step record: what is decided about a step of a stream before it opens.
 //
-// A slot folds only members of `eligible` and completes when at least k of them are in and no
-// member of `required` is missing. That one rule decides every kind of collective: a synchronous
-// sum is k = n, a broadcast is k = 1 with eligible = required = {root}, a barrier is k = n without
-// data.
+// A slot takes parts of members of `eligible` only. It is complete when at least k of them have
+// their part in it and no member of `required` is missing. This rule decides every kind of
+// collective: a synchronous sum has k = n, a broadcast k = 1 with eligible = required = {root}, a
+// barrier k = n and no data.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +21,11 @@ struct StepRecord {
   std::uint16_t k = 0;
   MemberMask eligible;
   MemberMask required;
-  // No slot completes without a member of `eligible`: what a rank left behind that is gone since
-  // must not move the window on, away from the only one that can still follow.
+  // No slot completes without a part of a rank that is still eligible: the parts of a rank that is
+  // gone must not move the window on, away from the only rank that can still follow.
   bool by_the_living = false;
 
-  // How many ranks a slot with these in it could have: one that is gone since counts where it is
-  // in.
+  // How many ranks a slot could have that has these in it: a rank that is gone counts if it is in.
   std::uint16_t eligible_count(const std::uint64_t* counted_words,
                                std::size_t word_count) const noexcept {
     std::size_t count = 0;
@@ -37,7 +36,7 @@ struct StepRecord {
     return static_cast<std::uint16_t>(count);
   }
 
-  // Nobody must be in who may not, and no more are waited for than there are.
+  // Required ranks are eligible, and k is not more than there are.
   bool consistent() const noexcept {
     return k <= eligible.count() && required.subset_of(eligible.words(), kMaskWords);
   }
@@ -59,10 +58,10 @@ struct StepRecord {
     return required.subset_of(counted_words, word_count);
   }
 
-  // The same record for a slot that the ranks of `abstained_words` have nothing for. Each of them
-  // takes a place among the k, else n - k stragglers and a pass would stop a step; but never the
-  // last one, so that a result has somebody's gradient. Nobody is left when all have abstained:
-  // then the slot is complete without any.
+  // The record of a slot from which the ranks of `abstained_words` abstain. Each of them counts as
+  // one of the k, else n - k stragglers and one rank that abstains would stop a step. At least one
+  // contribution is still needed, so that a result has a gradient in it; but when all ranks have
+  // abstained, the slot is complete without any.
   StepRecord without(const std::uint64_t* abstained_words, std::size_t word_count) const noexcept {
     StepRecord rest = *this;
     for (std::size_t word = 0; word < word_count; ++word) {

@@ -1,11 +1,11 @@
-// One shard of the aggregator: the slots that one lcore owns, and every rule about them.
+// One shard of the aggregator: the slots that one lcore owns, and all rules about them.
 //
-// Pure: bytes and time in, verdicts and datagrams out. The lcore worker (or the simulator, or the
-// in-process transport) calls handle() for each packet of a burst and then poll_transmit() until it
-// returns 0 or the egress is full: results, probe answers and feedback are written straight into
-// the caller's buffers, but for the payload of a sum, which is shown where it lies: the caller
-// copies it before the next call, so that a slot can be reopened at any time. All calls on one
-// thread. Commands come from the control side (jobs/jobs.h).
+// Pure: packets and time go in, verdicts and datagrams come out. The lcore worker (or the
+// simulator, or the in-process transport) calls handle() for each packet of a burst, and then
+// poll_transmit() until it returns 0 or the egress is full. The shard writes results, answers and
+// feedback into the caller's buffers. Only the payload of a sum stays in the slot
+// (Transmit::shared): the caller copies it before its next call, so that a slot can be reopened at
+// any time. All calls are on one thread. Commands come from the control side (jobs/jobs.h).
 #pragma once
 
 #include <array>
@@ -32,10 +32,10 @@ struct Transmit {
   Rank rank;
   std::size_t bytes = 0;  // written to the buffer
   Priority priority = 0;
-  bool reply = false;    // an answer, what it pulls, or feedback: see send_budget.h
+  bool reply = false;    // an answer, a pulled result, or feedback: see send_budget.h
   wire::PartialSum sum;  // of the datagram, for its UDP checksum
-  // What the datagram ends in behind them, still in the shard's memory, the same bytes for all
-  // members of a result. They stand there until the shard is called again.
+  // The end of the datagram, behind `bytes`, in the shard's memory: the same for all members of a
+  // result. Valid until the next call of the shard.
   std::span<const std::uint8_t> shared;
 
   std::size_t datagram_bytes() const noexcept { return bytes + shared.size(); }
@@ -92,13 +92,13 @@ class Shard {
  public:
   explicit Shard(ShardId id);
 
-  // What a packet is about: its job, and the slot of the chunk that a contribution names, if they
-  // are this shard's.
+  // The job of a packet, and the slot of the chunk that a contribution names, if this shard has
+  // them.
   struct Location {
     Job* job = nullptr;
     std::uint32_t slot_index = kNoSlot;
   };
-  // Finds it and fetches what handle() will need into the caches. Good until the next command.
+  // Finds the location and prefetches what handle() will need. Valid until the next command.
   Location locate(const wire::Packet& packet) const noexcept;
 
   // A parsed data packet that arrived on this shard's port. `marked`: its IP header said
@@ -109,15 +109,16 @@ class Shard {
     return handle(packet, locate(packet), marked, now);
   }
 
-  // Whether these are the name and the cookie of a member that this shard knows: no promise that
-  // the control side still does, but who passes is no stranger. For packets of the control port.
+  // Whether the header has the rank and the cookie of a member that this shard knows. The control
+  // side may have removed the member since, but the sender is authenticated. For packets of the
+  // control port.
   bool is_member(const wire::CommonHeader& header) const noexcept;
 
-  // Writes the next datagrams, each into its buffer but for what it shares, and returns how many;
-  // 0: nothing to send. Only the last of them may be a reply.
+  // Writes the next datagrams, each into its buffer except its `shared` bytes, and returns how
+  // many; 0: nothing to send. Only the last of them may be a reply.
   std::size_t poll_transmit(std::span<Transmit> burst, TimeNs now) noexcept;
 
-  // Bounded work that no packet triggers: sweeps after a member went. True while some is left.
+  // Bounded work that no packet triggers: sweeps after a member has gone. True while some is left.
   bool poll_work(TimeNs now) noexcept;
 
   void handle_command(const ShardCommand& command, TimeNs now) noexcept;
@@ -129,17 +130,17 @@ class Shard {
 
  private:
   using MissingRanks = std::array<std::uint64_t, kMaskWords>;
-  // What one packet of results is of: a slot, or, without data or sparse, those of several chunks
-  // of its block. Bit i of `chunks`: chunk i of the block.
+  // The contents of one packet of results: one slot, or the slots of several chunks of its block
+  // that have no data or are sparse. Bit i of `chunks`: chunk i of the block.
   struct ResultPart {
     std::uint32_t slot_index = 0;
     std::uint64_t chunks = 0;
     std::uint8_t flags = 0;
   };
-  // A sum's result as all members of its slot get it: all but the member's name and the numbers of
-  // its flow, which are zero here.
+  // A sum's result as it is sent to every member: the member's name and the numbers of its flow are
+  // still zero.
   struct PreparedSum {
-    // Of several chunks, their list stands behind it.
+    // The list of several chunks is behind the header.
     std::array<std::uint8_t, wire::result_overhead_bytes(kMaxWorkers) + kMaxChunkBytes> head;
     std::size_t head_bytes;
     std::span<const std::uint8_t> payload;  // in the slot
@@ -179,7 +180,7 @@ class Shard {
   void adopt_record(Job& job, StreamId stream, Step open_step) noexcept;
 
   // shard_sum.cc: contributions to sums.
-  // `entry`: what a sparse packet has of the chunk, which may be nothing; null for others.
+  // `entry`: the entry of the chunk in a sparse packet, which may be empty; null for other packets.
   Verdict contribute(Job& job, const wire::Packet& packet, std::uint32_t slot_index,
                      const wire::SparseEntry* entry, TimeNs now) noexcept;
   Verdict contribute_each(Job& job, const wire::Packet& packet, std::uint32_t first_slot,

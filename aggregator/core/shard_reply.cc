@@ -1,8 +1,8 @@
 // Replies: answers to probes, the results that they pull, and feedback.
 //
-// Who asks waits for its turn: first among jobs, then among the members of its job, one datagram a
-// turn. What a member may have outstanding is bounded, by kRepliesPerMember and by its credit, and
-// held in memory that its job brought along: it can take no other member's place.
+// Replies are sent in turns, first among jobs and then among the members of a job, one datagram a
+// turn. A member's outstanding replies are bounded by kRepliesPerMember and by its credit, and lie
+// in its job's memory, so they can't take another member's place.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -16,10 +16,10 @@ namespace {
 
 static_assert(kRepliesPerMember == 32, "a bit of Flow::unanswered and Flow::pulling each");
 
-// How far what a member pulls may go beyond the credit that it last told. Credit leaves out what it
-// has asked for, and it falls behind by what is lost, so without a block's worth beyond it a lost
-// tail would never be pulled. An answer is always sent; the next probe tells a credit that has
-// counted it: two round trips are the longest that anybody waits.
+// Pulled results may exceed the member's last credit by this many packets. A credit does not count
+// the results that the member has asked for, and falls behind by those that were lost: without a
+// block's worth beyond it, a lost tail would never be pulled. An answer is always sent, and the
+// next probe has a credit that counts it, so a member waits for two round trips at most.
 constexpr std::int32_t kPullsBeyondCredit = kChunksPerBlock;
 
 bool may_pull(const Flow& flow) noexcept {
@@ -42,7 +42,7 @@ constexpr std::uint32_t bit(std::uint32_t index) noexcept { return std::uint32_t
 
 void note_awaited(Awaited& awaited, Step step, ChunkIndex chunk,
                   const std::array<std::uint64_t, kMaskWords>& ranks) noexcept {
-  DCHECK(step != 0);  // which would say that nobody has asked
+  DCHECK(step != 0);  // 0 would say that no worker has asked
   for (std::size_t word = 0; word < kMaskWords; ++word)
     awaited.ranks[word].store(ranks[word], std::memory_order_relaxed);
   awaited.chunk.store(chunk, std::memory_order_relaxed);
@@ -68,9 +68,10 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
     replies_dropped_.add(1);
     return Verdict::kProbe;
   }
-  // A worker asks for a result once until it is overdue: what it has been promised and has not left
-  // yet stays wanted, or a probe that comes before each member's turn would put it off for ever.
-  // What it asks for besides leaves only after an answer, which looks at what there is.
+  // A worker asks for a result once until it is overdue. So a promised result that has not left yet
+  // stays wanted: probes that arrive before the member's turn would else put it off for ever. Other
+  // results that the probe asks for leave only after an answer, which finds out which of them
+  // exist.
   Reply& reply = reply_at(job, rank, place);
   const bool promised = (flow.pulling & bit(place)) && reply.block == body.block &&
                         reply.stream == body.stream && reply.step == body.step;
@@ -93,9 +94,9 @@ Reply& Shard::reply_at(Job& job, Rank rank, std::uint32_t place) noexcept {
   return job.slices[id_.value].replies[std::size_t{rank.value} * kRepliesPerMember + place];
 }
 
-// Where a reply about the probe's block stands already: the new one takes its place. Else a free
-// place, or that of one that has been answered: what it pulled is asked for again if it is still
-// wanted.
+// The place of an earlier reply about the probe's block, which the new one replaces. Else a free
+// place, or that of a reply that was answered: the member asks again for results that it still
+// lacks.
 std::uint32_t Shard::place_for_reply(Job& job, Rank rank, const wire::Probe& body) noexcept {
   const Flow& flow = job.slices[id_.value].flows[rank.value];
   const std::uint32_t taken = flow.unanswered | flow.pulling;
@@ -115,8 +116,8 @@ void Shard::queue_feedback(Job& job, Rank rank) noexcept {
   give_turn(job, rank);
 }
 
-// Puts the member into its job's ring of turns, and the job into the shard's, unless they are
-// there.
+// Puts the member into its job's ring of turns, and the job into the shard's, unless they are in
+// it.
 void Shard::give_turn(Job& job, Rank rank) noexcept {
   JobSlice& slice = job.slices[id_.value];
   DCHECK(rank.value < job.spec.world_size);
@@ -161,8 +162,8 @@ bool Shard::poll_reply(Transmit& transmit, TimeNs now) noexcept {
   return false;
 }
 
-// The member's next reply: feedback, then an answer and a result that it pulls in turn: whoever
-// asks again before its turn would else get answers alone. False: it has none.
+// Writes the member's next reply: feedback first, then answers and pulled results alternately. A
+// member that asks again before each turn would else get answers alone. False: it has none.
 bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   Flow& flow = flow_to(job, rank);
@@ -223,7 +224,7 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
   return false;
 }
 
-// Cold: recovery only. Also promises the results that exist, of those that are asked for.
+// Cold: recovery only. Also promises the results that are asked for and exist.
 std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std::uint8_t> out,
                                 TimeNs now) noexcept {
   const std::size_t index = index_of(reply.stream);
@@ -253,9 +254,9 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
     const auto chunks = static_cast<std::uint32_t>(std::bit_width(all));
     const std::uint32_t first_slot = job.slot_index(reply.stream, slice, reply.step, first_chunk);
     DCHECK(chunks != 0 && first_slot + chunks <= slice.slots.size());
-    // Nothing is needed of a rank outside the record: it would send again for ever. One that was
-    // given up and has come back does not know. (A collective's record only shrinks once the step
-    // is begun; before, the rank may still be let in.)
+    // A rank that is not eligible is told that its part is counted, else it would send it again for
+    // ever: a rank that was given up and has come back does not know. (Before a collective's step
+    // has begun, the rank may still become eligible.)
     const bool record_fixed =
         reply.stream == StreamId::kGradients ||
         (reply.stream == StreamId::kCollectives && own.pieces[0].collective.step == open_step);
@@ -266,15 +267,16 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
       const Slot& slot = slice.slots[first_slot + bit];
       const std::uint64_t* mask = slice.mask_of(first_slot + bit);
       const bool touched = slot.step == reply.step;
-      // A pass counts as well: the worker has nothing more to send.
+      // A rank that abstains counts as well: it has nothing more to send.
       const std::uint64_t* abstained = reply.stream == StreamId::kGradients
                                            ? own.gradients.abstained_of(first_slot + bit)
                                            : nullptr;
       if (touched && (test_bit(mask, rank) || (abstained && test_bit(abstained, rank))))
         body.counted |= std::uint64_t{1} << bit;
       if (slot.complete_for(reply.step)) {
-        // A result that still waits in the queue is on its way: nobody needs to pull it.
-        // One that has left may stand in a less urgent queue, which the answer must not overtake.
+        // A result that still waits in the queue is about to be sent, and need not be pulled. A
+        // result that has left may wait in an egress queue of its priority, which the answer must
+        // not overtake.
         reply.priority = std::max(reply.priority, slot.priority);
         if (!slot.queued) body.complete |= std::uint64_t{1} << bit;
       } else if (body.first_incomplete == wire::kNoChunk) {
@@ -292,7 +294,8 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
   return encode_answer(job, rank, reply, body, missing, out, now);
 }
 
-// Whose parts are missing, if a chunk is incomplete, and when each of them was last heard.
+// Adds the ranks whose parts are missing, if a chunk is incomplete, and how long ago each was
+// heard.
 std::size_t Shard::encode_answer(Job& job, Rank rank, const Reply& reply, wire::Answer& body,
                                  const MissingRanks& missing, std::span<std::uint8_t> out,
                                  TimeNs now) noexcept {

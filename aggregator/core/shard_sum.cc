@@ -1,5 +1,4 @@
-// Contributions to sums: what one adds to its slot, when a sum is complete, and what the policy is
-// shown of it.
+// Contributions to sums: what each adds, when a sum is complete, and what the policy learns of it.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -21,8 +20,8 @@ double square(std::uint64_t weight) noexcept {
   return value * value;
 }
 
-// SAINA's detection: at the end of a round, the signs of a chunk's sum against those of the round
-// before. Null: they are not asked for.
+// The stored signs of a chunk, which SAINA's detection compares at the end of a round. Null: the
+// step ends no round, or the policy does not need them.
 std::uint64_t* signs_to_compare(const Policy& policy, GradientSlice& slice,
                                 std::uint32_t slot_index) noexcept {
   if (!policy.needs_signs() || slice.record.step % policy.options().round_steps != 0)
@@ -41,8 +40,8 @@ void observe_signs(GradientSlice& slice, std::uint32_t slot_index, std::uint16_t
   slice.signs_known[local_chunk] = true;
 }
 
-// For the noise scale: norms of the same W = k workers in every chunk, so chunks that some of them
-// left out say nothing.
+// For the noise scale: norms of the same W = k workers in every chunk. Chunks without data of some
+// of them are left out.
 bool wants_norms(const Policy& policy, const GradientSlice& slice, const Sum& sum) noexcept {
   return policy.needs_norms() && sum.data_count >= 2 && sum.data_count == slice.record.k &&
          sum.weight != 0;
@@ -54,7 +53,7 @@ void observe_norms(GradientSlice& slice, const Sum& sum, double squared_norm) no
   slice.summary.square_of_mean += squared_norm / (sum.is_mean() ? 1.0 : square(sum.weight));
 }
 
-// The sum becomes the result, in the slot.
+// Turns the sum into the result, in the slot.
 void finish_sum(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
                 ChunkIndex chunk) noexcept {
   Sum& sum = slice.sums[slot_index];
@@ -82,7 +81,7 @@ void finish_sum(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
   slice.summary.conclusive &= sum.finite;
 }
 
-// Whether its step may take a gradient of `body.base_step`: its own, or a late one.
+// Whether the step takes a gradient of `body.base_step`, its own or a late one.
 Verdict check_base(const Job& job, const wire::Contribution& body) noexcept {
   const PolicyOptions& policy = job.spec.policy;
   DCHECK(body.step != 0);
@@ -114,13 +113,13 @@ double accumulate(GradientSlice& slice, std::uint32_t slot_index, const std::uin
   return 0;
 }
 
-// A rank's, in a reproducible job.
+// The payload of a rank, in a reproducible job.
 struct EarlyPayload {
   Rank rank;
   std::span<const std::uint8_t> payload;
 };
 
-// Payloads to add to a slot, in this order: as many as one pass over it takes.
+// Payloads to add to a slot, in this order, as many as one pass takes.
 struct Addends {
   std::array<const std::uint8_t*, kAddendsPerPass> payloads;
   std::size_t count = 0;
@@ -141,14 +140,14 @@ struct Addends {
   }
 };
 
-// Adds in the order of ranks all whose turn it is: of those that wait, and of what `arrived`
-// brings. Null: the slot is complete, and nobody else comes.
+// Adds the payloads whose turn it is, in the order of ranks: waiting ones, and `arrived`. `arrived`
+// null: the slot is complete, and no more will come.
 void accumulate_turns(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
                       const EarlyPayload* arrived) noexcept {
   const std::size_t chunk = slice.local_chunk(slot_index);
   std::uint16_t& next = slice.next_ranks[chunk];
   const std::uint16_t arrived_rank = arrived != nullptr ? arrived->rank.value : UINT16_MAX;
-  CHECK(next <= arrived_rank);  // it may contribute and has not: its turn can't have gone by
+  CHECK(next <= arrived_rank);  // it is eligible and not in: its turn can't have gone by
   Addends addends;
   for (; next < job.spec.world_size; ++next) {
     const Rank turn{next};
@@ -189,8 +188,8 @@ bool fits(const JobSpec& spec, const Shape& shape) noexcept {
          payload_bytes(shape.result, shape.elem_count) <= spec.chunk_bytes;
 }
 
-// Adds a chunk's elements, the packet's or an entry's, to the slot's. They are `alike` those that
-// it has. False: they are others.
+// Adds a chunk's elements, the packet's or an entry's, to the slot. `alike`: their shape is that of
+// the slot's sum. False: the shapes differ.
 bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
           const wire::Packet& packet, const wire::SparseEntry* entry, bool alike) noexcept {
   const auto& body = packet.body<wire::Contribution>();
@@ -226,14 +225,14 @@ bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
   return true;
 }
 
-// As behind all contributions but the last: nobody has passed, and more are to come.
+// Whether the slot surely waits for more contributions: a cheap test for all but the last one.
 bool needs_more(const GradientSlice& slice, std::uint32_t slot_index) noexcept {
   DCHECK(slice.slots[slot_index].open_for(slice.record.step));
   return slice.sums[slot_index].abstained_count == 0 &&
          slice.slots[slot_index].count < slice.record.k;
 }
 
-// Whether the record asks for nothing more, of those who have not passed.
+// Whether the slot satisfies its record, of which the ranks that abstained are taken out.
 bool satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
   const std::uint64_t* mask = slice.mask_of(slot_index);
   const std::uint16_t count = slice.slots[slot_index].count;
@@ -249,7 +248,7 @@ bool satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
   return rest.eligible.empty() || rest.satisfied_by(mask, count, slice.mask_word_count);
 }
 
-// The result of a sum with sparse contributions is an entry, if that is shorter and fits a packet.
+// Makes the result of a sparse sum an entry of a sparse packet, if that is shorter and fits.
 void shorten(const Job& job, GradientSlice& slice, std::uint32_t slot_index) noexcept {
   Sum& sum = slice.sums[slot_index];
   Slot& slot = slice.slots[slot_index];
@@ -286,8 +285,8 @@ Shard::Location Shard::locate(const wire::Packet& packet) const noexcept {
   return found;
 }
 
-// Chunks of a block, each taken by itself: the packet's verdict is the most useful one. No block is
-// cut by the end of a slice's step, so their slots are neighbours.
+// Handles several chunks of a block one by one; the packet's verdict is the most useful one. A
+// block lies in one slice and one step, so the slots of its chunks are neighbours.
 Verdict Shard::contribute_each(Job& job, const wire::Packet& packet, std::uint32_t first_slot,
                                TimeNs now) noexcept {
   const std::uint64_t chunks = packet.chunks();
@@ -310,7 +309,7 @@ Verdict Shard::contribute_each(Job& job, const wire::Packet& packet, std::uint32
     if (best == Verdict::kAccepted || is_better(verdict, best)) best = verdict;
   }
   DCHECK(best != Verdict::kAccepted);
-  DCHECK(!sparse || entries.empty());  // each of them was some chunk's
+  DCHECK(!sparse || entries.empty());  // each entry belongs to a chunk
   return best;
 }
 
@@ -330,7 +329,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
   GradientSlice& slice = job_slice.gradients;
   Flow& flow = job_slice.flows[rank.value];
   Slot& slot = slice.slots[slot_index];
-  // A pass has its place as well, once.
+  // A rank abstains once.
   if (slot.step == body.step && slice.has_abstained(slot_index, rank)) return Verdict::kDuplicate;
   verdict = slice.check(slot_index, body.step, rank);
   if (verdict == Verdict::kLate) flow.late.add(1);
@@ -350,7 +349,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
     if (slice.first_arrival_ns == 0) slice.first_arrival_ns = now;
   }
   DCHECK(slot.open_for(body.step) && slice.first_arrival_ns <= now);
-  if (requeued && nil) {  // it waits for this step with other chunks and has nothing for this one
+  if (requeued && nil) {  // the rank abstains: it waits for this step with other chunks
     DCHECK(!test_bit(slice.mask_of(slot_index), rank));
     set_bit(slice.abstained_of(slot_index), rank);
     ++slice.sums[slot_index].abstained_count;
@@ -359,7 +358,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
   }
   if (!nil && !fold(job, slice, slot_index, packet, entry, alike)) return Verdict::kShapeMismatch;
   if (body.flow.flags & wire::kFlagUnwanted) slice.note_unwanted(slot_index, rank);
-  // Who has no data is in a hurry for nobody's result.
+  // A contribution without data does not make the result urgent.
   slice.count_in(slot_index, rank, nil ? kLeastUrgent : body.flow.priority);
   job_slice.contributions.add(1);
   slice.sums[slot_index].weight += body.weight;

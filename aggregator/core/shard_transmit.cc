@@ -1,5 +1,5 @@
-// What a shard sends, and when: results to every member within its credit, between them a reply now
-// and then, encoded straight into the caller's buffers.
+// What a shard sends, and when: results to every member within its credit, and between them
+// replies, written into the caller's buffers.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -12,8 +12,8 @@ namespace sluice::agg {
 namespace {
 
 constexpr std::uint32_t kResultsPerReply = 8;
-// That a job's stream sends before the next one has its turn. Fewer would prepare most results
-// twice.
+// Datagrams that a stream of a job sends before the next one has its turn. With fewer, most results
+// would be prepared twice.
 constexpr std::uint32_t kDatagramsPerTurn = 32;
 
 bool beyond_credit(const Flow& flow) noexcept { return newer(flow.next_number, flow.credit); }
@@ -39,8 +39,8 @@ void Shard::queue_result(Job& job, StreamId stream, std::uint32_t slot_index) no
   slice.queue_tail = slot_index;
 }
 
-// Results and replies in turn. While results wait, a reply has every ninth turn: so that whoever
-// asks for much costs the steps of others little, and is still answered.
+// Results and replies in turn. While results wait, every ninth datagram is a reply: a member that
+// asks for much delays other members' steps little, and is still answered.
 std::size_t Shard::poll_transmit(std::span<Transmit> burst, TimeNs now) noexcept {
   std::size_t count = 0;
   DCHECK(results_in_turn_ <= kResultsPerReply);
@@ -111,7 +111,8 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
   return count;
 }
 
-// Who was first in the ring has had its turn, and stands behind the others if it has `more`.
+// The first of the ring has had its turn. It moves behind the others if it has `more`, else it
+// leaves.
 void Shard::next_active(bool more) noexcept {
   CHECK(active_count_ != 0);
   sent_in_turn_ = 0;
@@ -122,7 +123,7 @@ void Shard::next_active(bool more) noexcept {
   if (more) active_[(active_head_ + active_count_++) % active_.size()] = front;
 }
 
-// Takes the head out of the queue, and, when it has been served, the `chunks` that went with it.
+// Takes the head out of the queue and, if it was served, the `chunks` that left in its packet.
 void Shard::leave_queue(StreamSlice& slice, std::uint64_t chunks) noexcept {
   const std::uint32_t head = slice.queue_head;
   DCHECK(head < slice.slots.size());
@@ -145,8 +146,8 @@ void Shard::leave_queue(StreamSlice& slice, std::uint64_t chunks) noexcept {
   DCHECK(slice.queue_head == kNoSlot || slice.slots[slice.queue_head].queued);
 }
 
-// The complete slot's result for its members, from where the slice's `head_rank` stands: for all
-// that are left, or as many as the burst has room for.
+// Writes the complete slot's result for its members from `head_rank` of the slice on: for all that
+// are left, or as many as the burst has room for.
 std::size_t Shard::fan_out(Job& job, StreamId stream, const ResultPart& part,
                            std::span<Transmit> burst, TimeNs now) noexcept {
   if (burst.empty()) return 0;
@@ -177,7 +178,7 @@ std::size_t Shard::fan_out(Job& job, StreamId stream, const ResultPart& part,
   return count;
 }
 
-// Null: no result goes to this member now. One without credit gets none: it will ask.
+// Null: no result is sent to this member now. A member without credit will ask for it.
 Flow* Shard::flow_that_may_get(Job& job, StreamId stream, Step step, Rank rank) noexcept {
   if (!job.members[rank.value].reachable.load(std::memory_order_relaxed)) return nullptr;
   if (!is_for(job, stream, step, rank)) return nullptr;
@@ -191,8 +192,9 @@ Flow* Shard::flow_that_may_get(Job& job, StreamId stream, Step step, Rank rank) 
   return nullptr;
 }
 
-// The flow to a member. Its process may be one that has sent this shard nothing yet (a result that
-// it has no part in, a rank taken over): numbers must not start again with its first packet.
+// The flow to a member. Its process may not have sent this shard a packet yet (it has no part in
+// the result, or has taken the rank over). The flow starts here then, so that its numbers do not
+// start again with the first packet.
 Flow& Shard::flow_to(Job& job, Rank rank) noexcept {
   DCHECK(rank.value < job.spec.world_size);
   Flow& flow = job.slices[id_.value].flows[rank.value];
@@ -201,8 +203,8 @@ Flow& Shard::flow_to(Job& job, Rank rank) noexcept {
   return flow;
 }
 
-// A state goes to the two ranks that its step was opened for. Who they are stands in the published
-// record: it is kept as long as the step, while another transfer may be under way already.
+// A piece of a state is sent to the two ranks that its step was opened for. The published record
+// names them as long as the step is retained, even when another transfer is under way.
 bool Shard::is_for(const Job& job, StreamId stream, Step step, Rank rank) noexcept {
   if (stream != StreamId::kState) return true;
   const std::size_t index = index_of(stream);
@@ -217,8 +219,8 @@ wire::Sender Shard::sender_of(const Job& job, Rank rank) noexcept {
           .cookie = job.members[rank.value].cookie.load(std::memory_order_relaxed)};
 }
 
-// The numbers of the flow to a member, in a header whose priority and flags stay; returns what they
-// add to the checksum.
+// Writes the numbers of the flow to a member into a header, keeping its priority and flags. Returns
+// what they add to the checksum.
 wire::PartialSum Shard::fill_feedback(const Job& job, Flow& flow, wire::FeedbackHeader& header,
                                       TimeNs now) noexcept {
   DCHECK(flow.cookie != 0 && flow.echo_arrival_ns <= now);
@@ -245,7 +247,7 @@ wire::PartialSum Shard::fill_feedback(const Job& job, Flow& flow, wire::Feedback
   return wire::sum_of(numbers);
 }
 
-// One result that was asked for. False: it does not fit.
+// Writes one result that was asked for. False: it does not fit.
 bool Shard::write_result(Job& job, StreamId stream, const ResultPart& part, Rank rank,
                          Transmit& transmit, TimeNs now) noexcept {
   const Slot& slot = job.slices[id_.value].of(stream).slots[part.slot_index];
@@ -301,8 +303,8 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
       prepared.sum + wire::sum_bytes(std::span(prepared.head).first(prepared.head_bytes));
 }
 
-// The chunks that leave with the slot's, and what they have: none, or their entries. The packet is
-// named after the first of them, and as urgent as the most urgent.
+// Lists the chunks that leave in the slot's packet, and their entries if they have any. The packet
+// names the first chunk and has the priority of the most urgent.
 std::size_t Shard::list_chunks(const GradientSlice& slice, const ResultPart& part,
                                wire::ResultHeader& body, std::uint8_t* out) noexcept {
   const std::size_t first = part.slot_index - slice.local_chunk(part.slot_index) % kChunksPerBlock;
@@ -329,9 +331,9 @@ std::size_t Shard::list_chunks(const GradientSlice& slice, const ResultPart& par
   return static_cast<std::size_t>(at - out);
 }
 
-// The prepared head, its member's name and numbers; the payload, which was summed once for all
-// members, is shown where it lies. What is added here to the checksum is taken from the numbers: to
-// read them back would wait for the stores. False: it does not fit.
+// Writes the prepared head with the member's name and numbers. The payload, whose checksum was
+// computed once for all members, stays where it lies. The checksum of the numbers is computed from
+// the values: reading them back would wait for the stores. False: it does not fit.
 bool Shard::write_sum(const Job& job, const PreparedSum& prepared, Flow& flow, Transmit& transmit,
                       TimeNs now) noexcept {
   if (transmit.buffer.size() < prepared.head_bytes + prepared.payload.size()) return false;

@@ -1,9 +1,9 @@
-// What the policies ask of the gradients' values: how many signs of a sum have changed since the
+// What policies measure in the values of gradients: how many signs of a sum have changed since the
 // last detection round (SAINA's convergence detection: XOR and popcount), and the squared norm of a
-// contribution (the gradient noise scale). SIMD like the fold kernels, with the same dispatch.
+// contribution (for the gradient noise scale). SIMD kernels, dispatched as the fold kernels.
 //
-// What it is not: it keeps nothing. Where the old signs lie, when a round ends and what follows
-// from the answer is up to the caller and to policy.h.
+// The functions keep no state. The caller keeps the old signs and knows when a round ends; policy.h
+// decides what follows from the counts.
 //
 // Called by: slots, on the lcore that owns them. Pure: no allocation, no clock, no shared state but
 // Highway's chosen target (force_fold_target() in fold.h sets it for this file too).
@@ -49,8 +49,8 @@ std::uint64_t exchange_signs(const float* acc, std::size_t elem_count, std::uint
 [[nodiscard]] double squared_norm(const std::uint8_t* payload, std::size_t elem_count,
                                   Dtype dtype) noexcept;
 
-// Both in one pass: fold_store() of the payload or, where the sum has `begun`, fold_add() (fold.h);
-// and its squared_norm(), which is returned.
+// In one pass: fold_store() of the payload or, where the sum has `begun`, fold_add() (fold.h);
+// returns its squared_norm().
 [[nodiscard]] double fold_with_norm(float* acc, bool begun, const std::uint8_t* payload,
                                     std::size_t elem_count, Dtype dtype) noexcept;
 

@@ -1,9 +1,9 @@
 // One shard's part of a job: its slots and its flows with the members.
 //
-// A slot holds one chunk of one step. What every slot needs to be filled, completed and sent stands
-// in Slot; what it holds besides stands beside it: a Sum of gradients, or a piece of an operation.
-// All of it belongs to the shard's lcore alone, but for the relaxed atomics that the control and
-// metrics threads read, and the summary of a step, which is handed over when the part is closed.
+// A slot holds one chunk of one step. Slot has what all streams need to fill, complete and send it;
+// a Sum, or an Operation, beside it has the rest. All of it belongs to the shard's lcore alone,
+// except the relaxed atomics that the control and metrics threads read, and the summary of a step,
+// which is handed over when the shard closes its part of the step.
 #pragma once
 
 #include <algorithm>
@@ -36,20 +36,21 @@ inline constexpr StreamId kStreams[] = {StreamId::kGradients, StreamId::kCollect
                                         StreamId::kState};
 inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
 
-// What one thread writes and others read, or what two shards write each for itself, starts a cache
-// line: else each write takes the line of the neighbours away from their lcores.
+// Alignment of objects that one thread writes and others read, and of objects of different shards
+// that lie side by side. A write would else take the line of the neighbouring object away from its
+// lcore.
 inline constexpr std::size_t kCacheLineBytes = 64;
 
 enum class SlotState : std::uint8_t {
   kEmpty,     // of no step yet
   kOpen,      // takes parts of its step
-  kComplete,  // its bytes and its mask never change, until it is opened for a later step
+  kComplete,  // its bytes and its mask do not change until it is opened for a later step
 };
 
 // The state of one (job, stream, step, chunk), without its data.
 struct Slot {
   Step step = 0;                  // whose parts it holds; 0: none yet
-  std::uint32_t next_queued = 0;  // link of its slice's result queue, valid while `queued`
+  std::uint32_t next_queued = 0;  // the next in its slice's result queue, while `queued`
   std::uint64_t payload_sum = 0;  // internet checksum's partial sum of the result's payload
   std::uint16_t count = 0;        // ranks in the mask, those without data too
   std::uint16_t payload_bytes = 0;
@@ -59,10 +60,10 @@ struct Slot {
 
   bool open_for(Step of) const noexcept { return step == of && state == SlotState::kOpen; }
   bool complete_for(Step of) const noexcept { return step == of && state == SlotState::kComplete; }
-  // Whether it was given up: its step is over and it never was complete.
+  // Of a slot whose step is over: whether it never was complete.
   bool abandoned() const noexcept { return state == SlotState::kOpen; }
 
-  // The only changes that there are. The queue keeps its place for the new result.
+  // The only changes of a slot. A queued slot keeps its place in the queue for the new result.
   void open(Step next) noexcept {
     CHECK(next > step);
     *this =
@@ -75,7 +76,7 @@ struct Slot {
 };
 static_assert(sizeof(Slot) == 24);
 
-// What all contributions with data to a sum must agree on: the first one fixes it.
+// What all contributions with data to a sum must agree on. The first one fixes it.
 struct Shape {
   std::uint16_t elem_count = 0;
   Dtype dtype{};
@@ -93,32 +94,32 @@ struct Shape {
   friend bool operator==(const Shape&, const Shape&) = default;
 };
 
-// What a slot of the gradients holds besides.
+// The state of a slot of the gradients besides Slot.
 struct Sum : Shape {
   std::uint64_t weight = 0;
   double square_sum = 0;          // of |contribution / weight|^2, for policies that ask for norms
   std::uint32_t first_us = 0;     // when its first part came, wire_time_us()
   std::uint32_t complete_us = 0;  // when it was completed, likewise
   std::uint16_t data_count = 0;   // contributions with data
-  std::uint16_t abstained_count = 0;  // ranks that abstain: they have nothing for this chunk
-  std::uint16_t k = 0;                // that it completed with
-  std::uint16_t eligible_count = 0;   // likewise: ranks that it could have
+  std::uint16_t abstained_count = 0;  // ranks that abstain: they send no data for this chunk
+  std::uint16_t k = 0;                // k with which it was completed
+  std::uint16_t eligible_count = 0;   // ranks that it could have had then
   bool finite = true;
   bool sparse = false;    // some contribution is: the result may be too
   bool is_entry = false;  // the result's bytes are an entry of a sparse packet (wire/sparse.h)
 
-  bool begun = false;     // the accumulator holds something: not while all data waits for its turn
+  bool begun = false;     // the accumulator holds data; false while all data waits for its turn
   bool unwanted = false;  // by some rank, see GradientSlice::unwanted
 
   bool has_data() const noexcept { return data_count != 0; }
   bool is_mean() const noexcept { return averaged || result != Dtype::kFloat32; }
-  // The result loses something that nobody keeps.
+  // The result is rounded, and no residual keeps what rounding loses.
   bool is_unbiased() const noexcept {
     return result != Dtype::kFloat32 && (rounded || result != dtype);
   }
 };
 
-// One shard's part of a stream, as far as all streams are alike.
+// One shard's part of a stream: what all streams have in common.
 struct StreamSlice {
   std::uint32_t chunk_count = 0;  // owned by this shard
   Divisor by_chunk_count{1};
@@ -127,9 +128,9 @@ struct StreamSlice {
   StepRecord record;               // adopted copy of the open step's record
   std::uint32_t step_chunks = 0;   // chunks that the open step has here
   std::uint32_t closed_count = 0;  // of them, those that are complete
-  std::uint32_t sweep_cursor = 0;  // next open slot to re-examine after a member went
+  std::uint32_t sweep_cursor = 0;  // the next open slot to check again after a member has gone
   bool sweeping = false;
-  // Results to send: a list through Slot::next_queued, and how far its head has been sent.
+  // The results to send, linked by Slot::next_queued, and how far the first of them has been sent.
   std::uint32_t queue_head = kNoSlot;
   std::uint32_t queue_tail = kNoSlot;
   Step head_step = 0;
@@ -150,16 +151,16 @@ struct StreamSlice {
     DCHECK(slot_index < slots.size());
     return {&masks[slot_index * mask_word_count], mask_word_count};
   }
-  // Whether a slot of the window has nothing of `rank` yet and still waits for something.
+  // kAccepted if a slot of the window waits for a part of `rank`; else why it does not.
   Verdict check(std::size_t slot_index, Step step, Rank rank) const noexcept {
     DCHECK(slot_index < slots.size() && rank.value < 64 * mask_word_count);
     const Slot& slot = slots[slot_index];
     DCHECK(slot.step <= record.step);
     if (slot.step == step && test_bit(mask_of(slot_index).data(), rank)) return Verdict::kDuplicate;
-    // Of a closed step, or complete: the result is out, and this worker is not in it.
+    // The step is closed or the slot complete: the result is out, without this rank.
     return step < record.step || slot.complete_for(step) ? Verdict::kLate : Verdict::kAccepted;
   }
-  // `rank` has its part in the slot.
+  // Counts the part of `rank` in the slot.
   void count_in(std::size_t slot_index, Rank rank, Priority priority) noexcept {
     Slot& slot = slots[slot_index];
     DCHECK(slot.open_for(record.step) && record.eligible.test(rank));
@@ -172,7 +173,7 @@ struct StreamSlice {
     DCHECK(slot_index < slots.size());
     return data.get() + slot_index * stride_floats;
   }
-  // What a complete slot's result carries.
+  // The payload of a complete slot's result.
   std::span<const std::uint8_t> payload_of(std::size_t slot_index) const noexcept {
     DCHECK(slots[slot_index].payload_bytes <= stride_floats * sizeof(float));
     return {reinterpret_cast<const std::uint8_t*>(data_of(slot_index)),
@@ -180,11 +181,11 @@ struct StreamSlice {
   }
 };
 
-// What one shard's part of a gradient step has shown, for the policy. Its shard fills it while the
-// step is open and hands it over when it closes its part (Job::summaries).
+// What the policy is told of one shard's part of a gradient step. The shard fills it while the step
+// is open and hands it over when it closes its part (Job::summaries).
 struct alignas(kCacheLineBytes) StepSummary {
-  std::uint16_t k = 0;        // of the record as it was in the end
-  bool conclusive = true;     // all sums finite, and the same members from first to last
+  std::uint16_t k = 0;        // of the record when the step was closed
+  bool conclusive = true;     // all sums are finite, and no member went during the step
   double mean_square = 0;     // summed over chunks: mean of |g_i|^2
   double square_of_mean = 0;  // likewise: |mean of g_i|^2
   std::uint64_t signs_flipped = 0;
@@ -193,21 +194,21 @@ struct alignas(kCacheLineBytes) StepSummary {
 
 struct GradientSlice : StreamSlice {
   StepSummary summary;
-  TimeNs first_arrival_ns = 0;    // of the open step; 0: nothing has come
-  std::uint64_t head_chunks = 0;  // of the block of the queue's head: those that leave with it
+  TimeNs first_arrival_ns = 0;    // of the open step; 0: no contribution yet
+  std::uint64_t head_chunks = 0;  // of its block, that leave in the packet of the queue's head
   std::vector<Sum> sums;          // one a slot
   std::vector<std::uint64_t>
       abstained;  // as masks, of ranks that abstain; empty unless late = requeue
-  // As masks, of ranks that want no result; valid where Sum::unwanted says that there are any.
+  // As masks, of ranks that want no result; valid where Sum::unwanted is set.
   std::vector<std::uint64_t> unwanted;
   // Signs of each chunk's sum at the end of the last detection round: sign_words a local chunk.
   std::size_t sign_words = 0;
   std::vector<std::uint64_t> signs;
   std::vector<std::uint8_t> signs_known;  // one a local chunk
 
-  // Of a reproducible job (exact sums would take 80 bytes an element and several times as long),
-  // for the open step: what came before the ranks below its own, and the lowest rank of each chunk
-  // whose turn has not gone by.
+  // Of a reproducible job, for the open step: payloads that arrived before those of lower ranks,
+  // and the lowest rank of each chunk whose turn has not gone by. (Sums that are exact in any order
+  // would take 80 bytes an element and several times as long.)
   EarlyPayloads early;
   std::vector<std::uint16_t> next_ranks;
 
@@ -241,20 +242,22 @@ struct GradientSlice : StreamSlice {
     DCHECK(rank.value < 64 * mask_word_count);
     return !abstained.empty() && test_bit(abstained_of(slot_index), rank);
   }
-  // Which results share a packet (slice.cc). A complete slot's can: it has no data, or an entry.
+  // Whether the result of a complete slot can share a packet (slice.cc): it has no data, or an
+  // entry.
   bool can_share(std::size_t slot_index) const noexcept {
     return !sums[slot_index].has_data() || sums[slot_index].is_entry;
   }
-  // Of the chunks of one block, the first of which has this slot, those that can leave in a packet
-  // with it, whose payload has at most `most_bytes`.
+  // Of `chunks` of one block, the first of which has `first_slot`, those whose results can leave in
+  // one packet with its result, with a payload of at most `most_bytes`.
   std::uint64_t alike_to(std::size_t first_slot, std::uint64_t chunks,
                          std::size_t most_bytes) const noexcept;
-  // The chunks of its block that leave with the queue's head: its own, and those behind it that
-  // can. None where it can't share.
+  // The chunks that leave in the packet of the queue's head: its own, and chunks of its block
+  // behind it that can share. None where the head can't share.
   std::uint64_t chunks_at_head(std::size_t most_bytes) const noexcept;
-  // Of chunks that were to leave with this slot's, those whose slots have not been reopened since.
+  // Of chunks that were to leave with this slot's chunk, those whose slots have not been reopened
+  // since.
   std::uint64_t still_complete(std::size_t slot_index, std::uint64_t chunks) const noexcept;
-  // What holds for the sum of an open slot between any two contributions.
+  // The invariant of the sum of an open slot, between any two contributions.
   bool consistent(std::size_t slot_index) const noexcept;
   // Null where no rank may abstain.
   std::uint64_t* abstained_of(std::size_t slot_index) noexcept {
@@ -266,16 +269,16 @@ struct GradientSlice : StreamSlice {
   bool alike(std::size_t left, std::size_t right) const noexcept;
 };
 
-// What the first piece of a step fixed for all.
+// What the first piece of a step fixed for all ranks.
 struct Collective {
   Step step = 0;  // 0: not fixed yet
   wire::Operation operation;
-  // Of a call of several steps: those of a broadcast since its last barrier, and whether the next
-  // step belongs to it.
+  // Of a call of several steps: the steps of its broadcast since the last barrier, and whether the
+  // next step belongs to the call.
   std::uint32_t broadcasts = 0;
   bool continues = false;
 
-  // The step under way is the last one of its call.
+  // Whether the open step is the last one of its call.
   bool ends_call() const noexcept {
     return operation.kind == CollectiveKind::kBarrier && broadcasts < kBroadcastsPerBarrier;
   }
@@ -292,7 +295,7 @@ struct Collective {
 
 struct PieceSlice : StreamSlice {
   Collective collective;                    // of the open step
-  std::vector<wire::Operation> operations;  // one a slot: what its piece is of
+  std::vector<wire::Operation> operations;  // one for each slot: the operation of its piece
 
   void begin_step() noexcept {
     DCHECK(collective.step < record.step);
@@ -305,20 +308,20 @@ struct PieceSlice : StreamSlice {
   }
 };
 
-// Whose contributions the oldest open chunk of the open gradient step still lacks, as the last
-// probe for it found. Renewed at least every 25 ms while anybody waits; of no use once `step` is
-// closed. For metrics.
+// The ranks whose contributions the oldest open chunk of the open gradient step still lacks, as the
+// last probe for it found. Renewed at least every 25 ms while a worker waits; without meaning once
+// `step` is closed. For metrics.
 struct Awaited {
-  std::atomic<Step> step{0};  // 0: nobody has asked yet
+  std::atomic<Step> step{0};  // 0: no worker has asked yet
   std::atomic<ChunkIndex> chunk{0};
   std::array<std::atomic<std::uint64_t>, kMaskWords> ranks{};
 };
 
-// How far a rank is that joins a store that runs.
+// The admission of a rank that joins a running store.
 struct StoreJoiner {
-  std::uint32_t admission = 0;  // that the control side asked for last
-  // When every clock of the shard is held for the rank: that admission in the upper half, the first
-  // iteration that it may have here below. Read by the control thread.
+  std::uint32_t admission = 0;  // the last one that the control side asked for
+  // Once every clock of the shard is held for the rank: the admission in the upper half, and in the
+  // lower the first iteration that the rank may have in this shard. Read by the control thread.
   std::atomic<std::uint64_t> held{0};
 };
 
@@ -327,8 +330,8 @@ struct alignas(kCacheLineBytes) JobSlice {
   GradientSlice gradients;
   std::array<PieceSlice, 2> pieces;  // of kCollectives and kState
   std::vector<Flow> flows;           // one a rank
-  // Replies: kRepliesPerMember a rank, and the ranks that have any to send, in the order of their
-  // turns.
+  // kRepliesPerMember replies for each rank, and the ranks that have a reply to send, in the order
+  // of their turns.
   std::vector<Reply> replies;
   std::vector<Rank> turns;  // ring of world_size
   std::size_t turn_head = 0;

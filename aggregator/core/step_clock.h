@@ -1,8 +1,8 @@
-// When the steps of the gradients were opened, and how long each rank takes for one: D_i.
+// When each gradient step was opened, and D_i, how long each rank takes for a gradient.
 //
-// The shard that closes a step asks for durations and then tells of the release of the next one;
-// shard 0 is told of finished gradients. Times of the last kReleaseRing steps are kept, in atomics:
-// those threads differ.
+// The shard that closes a step last reads durations and then notes the release of the next step;
+// shard 0 notes finished gradients. The release times of the last kReleaseRing steps are atomics,
+// because these are different threads.
 #pragma once
 
 #include <array>
@@ -23,16 +23,19 @@ class StepClock {
 
   // `step` is about to be opened.
   void release(Step step, TimeNs now) noexcept;
-  // When `step` was opened, or the oldest step that is remembered if it is older. `open`: the step
-  // that is open.
+  // When `step` was opened; of a step older than those remembered, when the oldest of them was.
+  // `open` is the open step.
   TimeNs released_ns(Step step, Step open) const noexcept;
 
-  // A rank's newest finished gradient: base step in the upper half, duration in microseconds below.
+  // A rank's newest finished gradient: the base step in the upper half, the duration in
+  // microseconds in the lower.
   using Finished = std::atomic<std::uint64_t>;
-  // It has finished its gradient of `base`, which is open or has been. False: known already.
+  // Notes that the rank has finished its gradient of `base`, a step that is open or was. False: it
+  // was known.
   bool report(Finished& finished, Step base, Step open, TimeNs now) const noexcept;
-  // D_i at the close of a step: its last finished gradient, or the one that it is computing when
-  // that has taken longer already. Unknown for a rank that has reported nothing.
+  // D_i at the close of a step: the duration of the rank's last finished gradient, or of the
+  // gradient that it is computing if that has taken longer already. Unknown for a rank that has
+  // reported nothing.
   double duration_s(const Finished& finished, Step closed, TimeNs now) const noexcept;
 
  private:
