@@ -1,5 +1,5 @@
-// A block's chunks as the bits of a word, its first one the least: in lists of chunks on the wire
-// and in what both ends remember of them.
+// The chunks of a block as the bits of a word, the first chunk as the lowest bit: for lists of
+// chunks on the wire and for the state that both ends keep of them.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ constexpr std::uint64_t chunk_bit(ChunkIndex chunk) noexcept {
 constexpr bool has_chunk(std::uint64_t chunks, ChunkIndex chunk) noexcept {
   return chunks >> (chunk % kChunksPerBlock) & 1;
 }
-// Of a block's chunks, of which there are some.
+// The first of a block's chunks. Precondition: there is one.
 constexpr ChunkIndex first_chunk(std::uint32_t block, std::uint64_t chunks) noexcept {
   return block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(chunks));
 }

@@ -39,8 +39,8 @@ struct CountersBy {
 };
 using VerdictCounters = CountersBy<Verdict, kVerdictCount>;
 
-// Durations in fixed buckets: bucket i holds those of at most kFirstNs * 2^i that are in none
-// before it, the last one the rest.
+// Durations in fixed buckets: bucket i counts those up to kFirstNs * 2^i that are in no earlier
+// bucket, the last one all others.
 template <std::int64_t kFirstNs, std::size_t kBucketCount>
 class BasicHistogram {
  public:

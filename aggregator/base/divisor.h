@@ -1,8 +1,8 @@
 // Division by a number that is known only at run time, but long before the division.
 //
-// On the packet path a division would take longer than the look-up that it is for. Exact for all
-// 32-bit dividends: n / d is the upper half of n * ceil(2^64 / d) (D. Lemire, O. Kaser, N. Kurz,
-// "Faster remainder by direct computation", 2019).
+// On the packet path a division would take longer than the look-up that needs it. The result is
+// exact for all 32-bit dividends: n / d is the upper half of n * ceil(2^64 / d) (D. Lemire, O.
+// Kaser, N. Kurz, "Faster remainder by direct computation", 2019).
 #pragma once
 
 #include <cstdint>

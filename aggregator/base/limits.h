@@ -13,15 +13,16 @@ inline constexpr std::size_t kMaskWords = kMaxWorkers / 64;
 inline constexpr std::size_t kMaxJobs = 256;   // per appliance
 inline constexpr std::size_t kMaxShards = 16;  // per appliance
 inline constexpr std::size_t kStreamCount = 3;
-inline constexpr std::uint32_t kMaxWindow = 8;    // retained steps of a stream
-inline constexpr std::uint32_t kSyncWindow = 2;   // sufficient while k = n
-inline constexpr std::uint32_t kAsyncWindow = 4;  // else: what a straggler may lag and pull
-inline constexpr std::uint32_t kFullSteps = 2;    // the first steps are k = n, whatever the policy
+inline constexpr std::uint32_t kMaxWindow = 8;   // retained steps of a stream
+inline constexpr std::uint32_t kSyncWindow = 2;  // sufficient while k = n
+inline constexpr std::uint32_t kAsyncWindow =
+    4;  // for other jobs: steps that a straggler may lag and still pull
+inline constexpr std::uint32_t kFullSteps = 2;  // the first steps have k = n, whatever the policy
 inline constexpr std::uint32_t kLastStep = UINT32_MAX - 1;  // step numbers never wrap
 inline constexpr std::uint32_t kChunksPerBlock = 64;        // the unit of probes and of sharding
 inline constexpr std::uint32_t kCollectiveChunks = 64;      // one block: a collective has one shard
-// Steps of a broadcast between two barriers: half of the window. A barrier after fewer is the end
-// of a call, of a broadcast or of a barrier alone.
+// Steps of a broadcast between two barriers: half of the window. A barrier after fewer steps ends
+// the call, a broadcast or a mere barrier.
 inline constexpr std::uint32_t kBroadcastsPerBarrier = 4;
 inline constexpr std::uint32_t kMaxChunks = 1u << 24;  // per stream
 inline constexpr std::size_t kMinChunkBytes = 64;
@@ -49,7 +50,7 @@ constexpr std::size_t mask_words(std::size_t worker_count) noexcept {
   return (worker_count + 63) / 64;
 }
 
-// The shard that owns a chunk: aligned blocks of 64 chunks, dealt out in turn.
+// The shard that owns a chunk: aligned blocks of 64 chunks are assigned to shards in turn.
 constexpr std::uint16_t shard_of(std::uint32_t chunk, std::uint16_t shard_count) noexcept {
   return static_cast<std::uint16_t>((chunk / kChunksPerBlock) % shard_count);
 }

@@ -1,9 +1,9 @@
-// The options of a policy, in one table: what users call them, which policies read them, what they
-// may be, what they do.
+// The options of a policy in one table: their names for users, the policies that read them, their
+// valid values and their effect.
 //
-// Whoever takes them from a user or names them in an error reads, checks and prints by it: the
-// wire, the configuration, the C interface with Python above it, the appliance (as text:
-// policy_text.h). What a policy does not read is ignored everywhere.
+// The wire, the configuration, the C interface (with Python above it) and the appliance read, check
+// and print options by this table (as text: policy_text.h). An option that a policy does not read
+// is ignored everywhere.
 #pragma once
 
 #include <algorithm>
@@ -23,14 +23,14 @@ struct PolicyWord {
 };
 
 struct PolicyField {
-  std::string_view name;              // in files, in Python, in the appliance's words
+  std::string_view name;              // in files, in Python, in the appliance's messages
   std::string_view member;            // of sluice_options
   std::uint8_t kinds;                 // bit `1 << kind` of each policy that reads it
-  bool only_requeue;                  // and only where late gradients are requeued
+  bool only_requeue;                  // read only where late gradients are requeued
   bool thousandths;                   // users write 0.5 for 500
   std::uint32_t least;                // as a number
   std::uint32_t most;                 // below `least`: words only
-  std::span<const PolicyWord> words;  // valid as well
+  std::span<const PolicyWord> words;  // also valid, in place of numbers
   std::string_view help;
   std::uint32_t (*get)(const PolicyOptions&);
   void (*set)(PolicyOptions&, std::uint32_t);
@@ -65,8 +65,7 @@ inline constexpr PolicyWord kAsManyAsK[] = {{"k", 0}};
 }  // namespace policy_table
 
 // X(name, member of PolicyOptions, of sluice_options, type, kinds, only requeue, thousandths,
-// least,
-//   most, words, help). The first chooses the policy.
+// least, most, words, help). The first row chooses the policy.
 #define SLUICE_POLICY_FIELDS(X)                                                                    \
   X("policy", kind, policy, PolicyKind, kEvery, false, false, 1, 0, kKinds,                        \
     "What chooses k, the contributions that complete a step, in jobs whose workers leave it to "   \
@@ -128,7 +127,7 @@ constexpr bool is_read(const PolicyField& field, PolicyKind kind, LateMode late)
          (!field.only_requeue || late == LateMode::kRequeue);
 }
 
-// Of a policy that reads it, in a job of so many workers.
+// Whether the value is valid in a policy that reads the field, in a job of so many workers.
 constexpr bool is_valid(const PolicyField& field, std::uint32_t value,
                         std::uint32_t worker_count) noexcept {
   const std::uint32_t most = field.is_k() ? std::min(field.most, worker_count) : field.most;
@@ -137,7 +136,7 @@ constexpr bool is_valid(const PolicyField& field, std::uint32_t value,
                      [&](const PolicyWord& word) { return word.value == value; });
 }
 
-// The first field that makes no sense for so many workers; null when all do.
+// The first field with a value that is not valid for so many workers; null: there is none.
 constexpr const PolicyField* wrong_field(const PolicyOptions& options,
                                          std::uint32_t worker_count) noexcept {
   for (const PolicyField& field : kPolicyFields) {
@@ -149,7 +148,7 @@ constexpr const PolicyField* wrong_field(const PolicyOptions& options,
   return nullptr;
 }
 
-// The options that the policy reads, the others as if unset.
+// The options that the policy reads; the others have their defaults.
 constexpr PolicyOptions without_unread(const PolicyOptions& options) noexcept {
   PolicyOptions used;
   for (const PolicyField& field : kPolicyFields)

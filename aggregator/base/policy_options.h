@@ -1,7 +1,7 @@
 // How a job chooses k and what it does with late gradients, as a join asks for it.
 //
-// Travels as it stands in memory (wire/packet.h), so every field has a fixed size. What the values
-// may be, and what users call them, is in policy_fields.h: one table.
+// The struct travels as it is in memory (wire/control.h), so every field has a fixed size. The
+// table in policy_fields.h has the valid values and the names that users know.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 namespace sluice {
 
 enum class PolicyKind : std::uint8_t { kSync, kFixed, kSaina, kRamp, kGoodput };
-// What becomes of a gradient that is ready after its step is complete: lost, or contributed once to
-// the step that is open then.
+// What becomes of a gradient that is ready after its step is complete: it is dropped, or
+// contributed once to the step that is open then.
 enum class LateMode : std::uint8_t { kDrop, kRequeue };
 
 inline constexpr std::uint16_t kAllSigns = 1;
@@ -19,9 +19,9 @@ inline constexpr std::uint16_t kOneSignIn32 = 32;  // as the published code of S
 struct [[gnu::packed]] PolicyOptions {
   PolicyKind kind = PolicyKind::kSync;
   LateMode late = LateMode::kDrop;
-  std::uint16_t k = 1;                          // fixed: k; saina: k0, that it starts with
+  std::uint16_t k = 1;                          // fixed: k; saina: k0, the first k
   std::uint16_t sign_threshold_permille = 500;  // saina's s_th
-  std::uint16_t count_threshold = 5;            // saina's c_th; 0: as many as k is
+  std::uint16_t count_threshold = 5;            // saina's c_th; 0: equal to k
   std::uint16_t sign_stride = kAllSigns;        // saina: every sign, or one in 32
   std::uint16_t reserved = 0;
   std::uint32_t round_steps = 5;    // saina's detection round

@@ -1,4 +1,4 @@
-// A policy's options as users write and read them: words, shares, numbers. By the table of
+// A policy's options in the words, shares and numbers that users write and read, by the table of
 // policy_fields.h. Cold; pure.
 #pragma once
 
@@ -28,7 +28,8 @@ inline std::optional<std::uint32_t> policy_word(const PolicyField& field, std::s
   return std::nullopt;
 }
 
-// Of a number as written. The default is always taken, so that an option can be written out unset.
+// The value of a number as written. The default is always valid, so that an unset option can be
+// written out.
 inline std::optional<std::uint32_t> policy_number(const PolicyField& field, double written) {
   const double scaled = field.thousandths ? written * 1000 : written;
   const double whole = std::round(scaled);
@@ -40,7 +41,7 @@ inline std::optional<std::uint32_t> policy_number(const PolicyField& field, doub
   return std::nullopt;
 }
 
-// A word or a number.
+// The value of a word or a number.
 inline std::optional<std::uint32_t> policy_value(const PolicyField& field, std::string_view text) {
   if (const auto value = policy_word(field, text)) return value;
   double written = 0;
@@ -49,8 +50,8 @@ inline std::optional<std::uint32_t> policy_value(const PolicyField& field, std::
   return policy_number(field, written);
 }
 
-// What it may be, after "give": as users write it, or as the numbers of the C interface.
-// `world_size` is that of the job, or 0 where none is known.
+// The valid values, to be put behind "give": as users write them, or as the numbers of the C
+// interface. `world_size` is that of the job, or 0 if it is not known.
 inline std::string policy_range(const PolicyField& field, std::uint32_t world_size,
                                 bool as_numbers) {
   std::string range;

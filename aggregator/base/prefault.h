@@ -1,4 +1,5 @@
-// Memory that is touched as it is made, not by the first packet, and how far its making is.
+// Memory that is touched when it is allocated, not by the first packet, and the progress of its
+// allocation.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +12,16 @@
 
 namespace sluice {
 
-// How far the making of a job's memory is. Shared by the thread that makes it and the one that
-// answers for it.
+// The progress of allocating a job's memory. Shared by the thread that allocates it and the thread
+// that ordered it.
 struct BuildProgress {
-  std::atomic<std::size_t> bytes{0};  // made; of Job::memory_bytes(), but for rounding. The maker
-  std::atomic<bool> unwanted{false};  // the maker may stop; anybody
+  // Allocated, of about Job::memory_bytes(). Written by the allocating thread.
+  std::atomic<std::size_t> bytes{0};
+  std::atomic<bool> unwanted{false};  // the allocation may stop; written by any thread
 };
 
-// Throws std::bad_alloc when nobody wants the memory any more. `progress` may be null.
+// Adds to the progress. Throws std::bad_alloc if the memory is not wanted any more. `progress` may
+// be null.
 inline void note_made(BuildProgress* progress, std::size_t made_bytes) {
   if (progress == nullptr) return;
   progress->bytes.store(progress->bytes.load(std::memory_order_relaxed) + made_bytes,
@@ -28,8 +31,8 @@ inline void note_made(BuildProgress* progress, std::size_t made_bytes) {
 
 using FloatArray = std::unique_ptr<float[], decltype(&std::free)>;
 
-// Zeros, from a cache line's start. In pieces, so that the progress is seen and a job that nobody
-// wants any more costs little. Throws std::bad_alloc.
+// Allocates zeros, aligned to a cache line. It works in pieces, so that progress can be read and a
+// job that is not wanted any more costs little. Throws std::bad_alloc.
 inline FloatArray allocate_prefaulted(std::size_t floats, BuildProgress* progress) {
   constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
   constexpr std::size_t kLineBytes = 64;

@@ -1,5 +1,6 @@
-// Gradients, sums and averages are as big as the model, so a packet's bytes are in no cache when
-// their turn comes. Asked for early, they arrive while the protocol works on something else.
+// Prefetching for both ends. Gradients, sums and averages are as big as the model, so a packet's
+// bytes are in no cache when they are needed. Prefetched early, they arrive while the protocol
+// works on something else.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +14,10 @@ enum class Use : std::uint8_t { kRead, kWrite };
 template <Use use>
 inline void prefetch(const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t kLineBytes = 64;
-  constexpr std::size_t kLines = 4;  // a turn of the loop
+  constexpr std::size_t kLines = 4;  // for each turn of the loop
   const auto line = [at = static_cast<const std::uint8_t*>(from)](std::size_t offset) {
-    // What the kernel reads comes a burst later, what is written with the next packet.
+    // Bytes for the kernel to read are needed a burst later, bytes to be written with the next
+    // packet.
     if constexpr (use == Use::kWrite)
       __builtin_prefetch(at + offset, 1, 3);
     else
@@ -27,7 +29,7 @@ inline void prefetch(const void* from, std::size_t bytes) noexcept {
   for (; offset < bytes; offset += kLineBytes) line(offset);
 }
 
-// As many lines as the processor needs to see before it fetches the rest by itself.
+// Prefetches the first lines, after which the processor fetches the rest by itself.
 template <Use use>
 inline void prefetch_front(const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t kFrontBytes = 256;

@@ -1,4 +1,4 @@
-// Ranks in messages to people, of both ends. Cold.
+// Lists of ranks in messages to people, for both ends. Cold.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-inline constexpr std::size_t kListedRanks = 8;  // more are only counted
+inline constexpr std::size_t kListedRanks = 8;  // further ranks are only counted
 
 // "rank 2", "ranks 2, 5", "ranks 0, 1, ... and 40 more"
 inline std::string list_ranks(const std::uint64_t* words, std::size_t word_count) {

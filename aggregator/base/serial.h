@@ -1,5 +1,5 @@
-// Serial numbers (RFC 1982): u32 that wrap, compared within half the circle. Of packets, of credit
-// and of times on the wire; never of steps, which do not wrap.
+// Serial numbers (RFC 1982): u32 that wrap and are compared within half the circle. Packets, credit
+// and times on the wire have them; steps never wrap.
 #pragma once
 
 #include <cstdint>

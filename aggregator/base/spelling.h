@@ -1,4 +1,4 @@
-// What was probably meant by a word that does not exist. Cold; pure.
+// The known word that a misspelled word was probably meant to be. Cold; pure.
 #pragma once
 
 #include <algorithm>

@@ -23,10 +23,10 @@ enum class StatusCode : std::uint8_t {
   kExhausted,  // a configured limit would be exceeded
   kIoError,    // the operating system or DPDK said no
   kClosed,     // the job or the handle has ended
-  // The client's alone, all by the numbers of the C interface.
-  kBusy,         // what was asked for before is not done
-  kInterrupted,  // the caller's own question said so
-  kForked,       // it belongs to the parent process
+  // Used by the client alone.
+  kBusy,         // an earlier request is not done
+  kInterrupted,  // the caller's own check asked for it
+  kForked,       // the handle belongs to the parent process
   kInternal,     // a bug
   kBehind,       // this worker fell out of the window, or has returned: it needs a peer's state
 };

@@ -1,8 +1,8 @@
-// What a job of kind store asks for at its join: its bound on staleness, and how its parameters
-// follow from what is pushed.
+// The options of a job of kind store, as its join states them: the bound on staleness, and how
+// pushes update its parameters.
 //
-// Travels as it stands in memory (wire/control.h), so every field has a fixed size. What the values
-// may be is in store/optimizer.h and store/spec.h.
+// The struct travels as it is in memory (wire/control.h), so every field has a fixed size.
+// store/optimizer.h and store/spec.h check the values.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ struct [[gnu::packed]] UpdateOptions {
   // 1: m + (1 - beta1) (g - m), as PyTorch 2 computes the first moment.
   std::uint8_t interpolates = 0;
 
-  // Arrays of a chunk's size that are kept beside the parameters.
+  // The number of arrays of a chunk's size that are kept beside its parameters.
   std::size_t state_count() const noexcept {
     if (rule == UpdateRule::kAdam) return 2;
     return rule == UpdateRule::kSgd && momentum != 0 ? 1 : 0;
@@ -40,17 +40,18 @@ struct [[gnu::packed]] UpdateOptions {
   friend bool operator==(const UpdateOptions&, const UpdateOptions&) = default;
 };
 
-// What a worker wants of a store that has outlived its workers, and of its own store.
+// What a worker wants of a store that was retained when its workers left, and of its own store
+// later.
 enum class StoreKeep : std::uint8_t {
-  kKeep,  // goes on with the one that is kept; outlives its workers
+  kKeep,  // goes on with the retained store; outlives its workers
   kEnd,   // ends with its last worker
-  kAnew,  // discards the one that is kept; outlives its workers
-  kTake,  // goes on with the one that is kept, and founds none
+  kAnew,  // discards the retained store; outlives its workers
+  kTake,  // goes on with the retained store, and creates none
 };
 
 struct [[gnu::packed]] StoreOptions {
-  // Iteration t may read what holds all iterations up to t - 1 - bound of everybody. 0:
-  // contributions are gathered and applied together, once.
+  // Iteration t may read parameters that hold all workers' iterations up to t - 1 - bound. 0: the
+  // pushes of an iteration are gathered and applied together, once.
   std::uint32_t bound = 0;
   UpdateOptions update;
   friend bool operator==(const StoreOptions&, const StoreOptions&) = default;

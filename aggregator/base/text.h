@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// Cut at 1023 bytes.
+// Truncated to 1023 bytes.
 [[gnu::format(printf, 1, 2)]] inline std::string text(const char* format, ...) {
   char buffer[1024];
   std::va_list arguments;

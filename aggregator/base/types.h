@@ -1,4 +1,4 @@
-// The ids of the protocol as distinct types, and the small enums both ends share.
+// The ids of the protocol as distinct types, and the small enumerations that both ends share.
 //
 // A job is one training run, a rank one of its workers, a stream one of its three sequences of
 // steps, a chunk a range of one tensor that fits one packet.
@@ -28,19 +28,21 @@ using ChunkIndex = std::uint32_t;  // within one stream's layout
 using Cookie = std::uint64_t;      // proves membership; 0 is never valid
 using Priority = std::uint8_t;     // 0 is the most urgent
 inline constexpr Priority kLeastUrgent = 255;
-inline constexpr unsigned kPrioritiesOfClass = 8;  // so many in a row share a class of a port
+inline constexpr unsigned kPrioritiesOfClass =
+    8;  // priorities in a row that share a class of a port
 
 enum class StreamId : std::uint8_t {
-  kGradients = 0,    // one sum of all workers a step; of a store what is pushed
+  kGradients = 0,    // a sum of all workers in each step; in a store, pushes
   kCollectives = 1,  // broadcast and barrier, at most kCollectiveChunks chunks each
-  kState = 2,        // parameters and optimizer state, for resync; of a store what is pulled
+  kState = 2,        // parameters and optimizer state, for a resync; in a store, pulls
 };
 
-// What a job's appliance keeps: the sums of its workers' gradients, or their parameters (store/).
+// What the appliance keeps for a job: sums of its workers' gradients, or their parameters (store/).
 enum class JobKind : std::uint8_t { kSums = 0, kStore = 1 };
 
-// Element types of tensors, and how elements travel. kBytes is opaque data: copied, never summed.
-// kInt8 is no tensor's type: float32 elements on the wire, with a scale behind each chunk.
+// Types of tensors' elements, and of elements on the wire. kBytes is opaque data, which is copied
+// and never summed. kInt8 is no tensor's type: it is float32 elements on the wire, with a scale
+// behind each chunk.
 enum class Dtype : std::uint8_t {
   kFloat32 = 0,
   kFloat16 = 1,
@@ -63,10 +65,10 @@ constexpr std::size_t dtype_bytes(Dtype dtype) noexcept {
 constexpr bool is_summed(Dtype dtype) noexcept {
   return dtype <= Dtype::kBfloat16 || dtype == Dtype::kInt8;
 }
-// Formats that float32 may travel in, at a loss.
+// Formats in which float32 may travel, with a loss.
 constexpr bool is_narrow(Dtype wire) noexcept { return wire != Dtype::kFloat32 && is_summed(wire); }
 
-// Of a chunk's elements as they travel.
+// The size of a chunk's elements on the wire.
 inline constexpr std::size_t kScaleBytes = sizeof(float);
 constexpr std::size_t payload_bytes(Dtype dtype, std::size_t elem_count) noexcept {
   return elem_count * dtype_bytes(dtype) +

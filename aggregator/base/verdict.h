@@ -1,5 +1,4 @@
-// The name of every outcome that a packet can have. The name is also its counter and its metric
-// label.
+// The names of all outcomes that a packet can have. A name is also a counter and a metric label.
 //
 // Add a verdict here and it is counted, exported and documented; there is no second list.
 #pragma once
@@ -11,11 +10,11 @@
 
 namespace sluice {
 
-// What a packet was good for: the metric label `use`.
+// How useful a packet was: the metric label `use`.
 enum class PacketUse : std::uint8_t {
   kUseful,     // it did what it was sent for
   kUseless,    // sound, but too late, too early, twice, refused or not wanted
-  kForeign,    // sound, but of nobody who takes part
+  kForeign,    // sound, but not from a member
   kMalformed,  // no honest peer sends it
 };
 
@@ -79,12 +78,12 @@ enum class Verdict : std::uint8_t {
 #define X(name, use, label, help) name,
   SLUICE_VERDICTS(X)
 #undef X
-  // Nothing is wrong so far: whoever gets it from a check goes on. No outcome, so it is not counted
+  // A check found nothing wrong, and its caller goes on. This is no outcome, so it is not counted
   // and has no label.
   kAccepted,
 };
 
-// Ok, or why not.
+// Whether a check found nothing wrong.
 constexpr bool ok(Verdict verdict) noexcept { return verdict == Verdict::kAccepted; }
 
 struct VerdictInfo {
@@ -109,7 +108,8 @@ constexpr PacketUse use_of(Verdict verdict) noexcept {
   return kVerdictInfo[static_cast<std::size_t>(verdict)].use;
 }
 
-// Of a packet that is about several chunks, the outcome that names it: the most useful one.
+// Whether a verdict is more useful than another: a packet of several chunks has their most useful
+// verdict.
 constexpr bool is_better(Verdict verdict, Verdict than) noexcept {
   return verdict == Verdict::kCompleted ||
          (use_of(verdict) == PacketUse::kUseful && use_of(than) != PacketUse::kUseful);
