@@ -1,5 +1,6 @@
-// Proof of a job's secret: HMAC-SHA256 (RFC 2104, FIPS 180-4, from libcrypto) over the two nonces
-// and what is asked for. It keeps strangers out; someone who can read the path can replay a cookie.
+// Proof that a worker knows the appliance's secret: HMAC-SHA256 (RFC 2104, FIPS 180-4, from
+// libcrypto) over both nonces and the request. It keeps out senders without the secret; an attacker
+// who can read the path can replay a cookie.
 #pragma once
 
 #include <array>
@@ -33,17 +34,16 @@ class HmacKey {
   };
   using Context = std::unique_ptr<evp_md_ctx_st, Release>;
 
-  Context inner_;  // behind the key's first block
+  Context inner_;  // the state after the key's first block
   Context outer_;
   Context work_;  // a copy of either while a message is hashed
 };
 
-// The same for a key that is used once.
+// HMAC-SHA256 with a key that is used once.
 Digest hmac_sha256(std::span<const std::uint8_t> key,
                    std::span<const std::uint8_t> message) noexcept;
 
-// The proof that belongs in `join.proof`: covers the rank, both nonces and every field of the
-// request.
+// The value of `join.proof`. It covers the rank, both nonces and every field of the request.
 Digest join_proof(const HmacKey& secret, std::uint16_t rank, const Join& join) noexcept;
 Digest join_proof(std::string_view secret, std::uint16_t rank, const Join& join) noexcept;
 

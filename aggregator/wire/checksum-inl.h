@@ -1,10 +1,10 @@
-// A step of the internet checksum in vectors, for the kernels that sum what they read or write.
-// Included once per instruction set, hence the unusual include guard.
+// A step of the internet checksum in vectors, for kernels that sum the bytes that they read or
+// write. Included once per instruction set, hence the unusual include guard.
 //
-// One instruction multiplies 16-bit words by 1 and adds neighbours to 32-bit lanes, but takes them
-// as signed: flipping the top bit takes 2^15 from each word, which sum_of_words() gives back in the
-// end. The lanes have room for 64 KiB. Highway's scalar target
-// has no such vectors: there nothing may be added.
+// One instruction multiplies 16-bit words by 1 and adds neighbours to 32-bit lanes, but reads them
+// as signed. So the top bit of each word is flipped, which subtracts 2^15, and sum_of_words() adds
+// that back at the end. The lanes have room for 64 KiB. Highway's scalar target has no such vectors
+// and can't use this file's sums.
 #if defined(SLUICE_CHECKSUM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CHECKSUM_INL_H_
 #undef SLUICE_CHECKSUM_INL_H_

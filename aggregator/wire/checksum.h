@@ -1,4 +1,4 @@
-// The internet checksum (RFC 1071), in parts that are put together.
+// The internet checksum (RFC 1071), computed in parts that are added up.
 //
 // Pure, on any thread. Long runs of bytes are summed with the best vectors that the machine has
 // (Highway, chosen at run time), so that reading a frame once costs little more than fetching it.
@@ -14,8 +14,8 @@
 namespace sluice::wire {
 
 // A one's-complement sum of bytes in memory order, not yet complemented. Sums of parts may be added
-// when every part but the last has an even length, so a payload that goes to n members is summed
-// once. A number that is written little-endian at an even offset may be added as it is.
+// if every part but the last has an even length, so a payload for n members is summed once. A
+// number that is stored little-endian at an even offset may be added as it is.
 struct PartialSum {
   std::uint64_t value = 0;
   constexpr PartialSum operator+(PartialSum other) const noexcept {
@@ -23,7 +23,7 @@ struct PartialSum {
   }
 };
 
-// Sums whole words, then what is left. Always by loads of one size: bytes put together in memory
+// Sums whole words, then the rest, each with a load of its size: bytes that are assembled in memory
 // and read back as one word would wait for the store.
 inline PartialSum sum_short(std::span<const std::uint8_t> bytes) noexcept {
   std::uint64_t sum = 0;
@@ -49,7 +49,8 @@ inline PartialSum sum_bytes(std::span<const std::uint8_t> bytes) noexcept {
 
 // The folded complement, ready to be stored with memcpy.
 constexpr std::uint16_t finish_checksum(PartialSum sum) noexcept {
-  // The upper half of a number plus its halves exchanged is their sum, the carry added to it.
+  // The upper half of (number + number with its halves exchanged) is the sum of the halves, carry
+  // included.
   const auto words = static_cast<std::uint32_t>((sum.value + std::rotl(sum.value, 32)) >> 32);
   return static_cast<std::uint16_t>(~((words + std::rotl(words, 16)) >> 16));
 }

@@ -1,7 +1,7 @@
-// The bodies of control packets, port P: joins, memberships, how a job stands and ends.
+// The bodies of control packets, port P: joins, memberships, the state and the end of a job.
 //
-// Each body names its type. Lengths and enumerations are checked by parse() (packet.h); what a join
-// may ask for is up to jobs/.
+// Each body names its type. parse() (packet.h) checks lengths and enumerations; jobs/ decides what
+// a join may ask for.
 #pragma once
 
 #include <cstddef>
@@ -25,40 +25,40 @@ struct [[gnu::packed]] StreamLayout {
   std::uint32_t max_elems = 0;    // elements of its biggest chunk: sizes the accumulators
 };
 
-// Sums are taken in the order of ranks.
+// The job asks for sums in the order of ranks.
 inline constexpr std::uint32_t kFeatureReproducible = 1 << 0;
 inline constexpr std::uint32_t kKnownFeatures = kFeatureReproducible;
 constexpr bool asks_reproducible(std::uint32_t features) noexcept {
   return (features & kFeatureReproducible) != 0;
 }
 
-// Then print_count u32: a fingerprint of each tensor, or of so many neighbours that the datagram
-// has room. The layout's hash decides whether two ranks agree; fingerprints say where they do not.
-// Padded to the size of a full result datagram of this job, or not padded: a size test.
+// Followed by print_count u32: the fingerprints of the tensors, or of groups of print_tensors
+// neighbours where the datagram has no room for all. The layout's hash decides whether two ranks
+// agree; fingerprints tell where they do not. A join is padded to the size of a full result
+// datagram of the job, which tests the path, or not padded.
 struct [[gnu::packed]] Join {
   static constexpr PacketType kType = PacketType::kJoin;
-  std::uint64_t nonce = 0;   // drawn once a join; same nonce, same answer
+  std::uint64_t nonce = 0;   // drawn once for each join; the same nonce gets the same answer
   std::uint64_t run_id = 0;  // of the launch; every rank of one run has the same
   StreamLayout layouts[kStreamCount];
   std::uint32_t features = 0;  // bits, kFeature...; the others must be 0
   std::uint16_t world_size = 0;
   std::uint16_t ordinal = 0;  // which model of this process
   std::uint16_t chunk_bytes = 0;
-  std::uint16_t datagram_bytes =
-      0;                        // what this worker's biggest packets need; also the padded size
-  PolicyOptions policy;         // all zero but for defaults unless has_policy
-  std::uint8_t has_policy = 0;  // 0: whatever the appliance's configuration says for this job
+  std::uint16_t datagram_bytes = 0;  // this worker's biggest packets; also the padded size
+  PolicyOptions policy;              // all defaults unless has_policy
+  std::uint8_t has_policy = 0;       // 0: that of the appliance's configuration for this job
   std::uint8_t has_proof = 0;
   std::uint8_t allow_nil = 1;
   std::uint8_t name_bytes = 0;
-  AveragingChoice averaging{};  // as it was made, the default being one of them
-  Dtype wire{};                 // the format that float32 travels in
+  AveragingChoice averaging{};  // the choice as the application made it, kDefault included
+  Dtype wire{};                 // the format in which float32 travels
   JobKind kind{};
-  StoreOptions store;  // all defaults unless it is one
+  StoreOptions store;  // all defaults unless the job is a store
   StoreKeep keep{};    // likewise
   PruneOptions prune;  // all defaults unless its rule prunes
   std::uint32_t tensor_count = 0;
-  std::uint32_t print_tensors = 0;  // neighbours that have one fingerprint
+  std::uint32_t print_tensors = 0;  // neighbouring tensors that share a fingerprint
   std::uint16_t print_count = 0;
   char name[kMaxJobNameBytes] = {};
   std::uint8_t server_nonce[kNonceBytes] = {};
@@ -71,8 +71,8 @@ struct [[gnu::packed]] Challenge {
   std::uint8_t server_nonce[kNonceBytes] = {};
 };
 
-// The job's memory is being made, which takes long for a big one. The worker asks again, and its
-// patience starts anew whenever `percent` has grown.
+// The job's memory is being allocated, which takes long for a big job. The worker asks again; its
+// time limit starts anew whenever `percent` has grown.
 struct [[gnu::packed]] Preparing {
   static constexpr PacketType kType = PacketType::kPreparing;
   std::uint64_t nonce = 0;
@@ -82,9 +82,10 @@ struct [[gnu::packed]] Preparing {
 struct [[gnu::packed]] Accept {
   static constexpr PacketType kType = PacketType::kAccept;
   std::uint64_t nonce = 0;
-  std::uint32_t open_steps[kStreamCount] = {};   // where each stream stands: 1 in a new job
-  std::uint32_t first_steps[kStreamCount] = {};  // first of each that this worker contributes to
-  PolicyOptions policy;                          // that the job runs
+  std::uint32_t open_steps[kStreamCount] = {};  // the open step of each stream: 1 in a new job
+  std::uint32_t first_steps[kStreamCount] =
+      {};                // the first step of each stream that this worker contributes to
+  PolicyOptions policy;  // the policy of the job
   std::uint32_t member_timeout_ms = 0;
   std::uint32_t resync_hold_ms = 0;
   std::uint16_t shards = 0;
@@ -92,7 +93,8 @@ struct [[gnu::packed]] Accept {
   std::uint16_t world_size = 0;
   std::uint16_t joined_count = 0;
   std::uint8_t rejoined = 0;  // 1: the job runs already; resync before the first contribution
-  // 1: of a store that has outlived all of its workers: it has its values, initial ones are ignored
+  // 1: a store that was retained when all its workers left: it has values, and initial ones are
+  // ignored
   std::uint8_t kept = 0;
 };
 
@@ -117,22 +119,23 @@ struct [[gnu::packed]] Refuse {  // then text_bytes of UTF-8
   std::uint16_t text_bytes = 0;
 };
 
-// Instead of a REFUSE with kLayout, to a worker whose tensors differ: it adds their names, which
-// the appliance does not know.
+// Sent instead of a REFUSE with kLayout to a worker whose tensors differ. The worker adds the names
+// of tensors, which the appliance does not know.
 struct [[gnu::packed]] Differs {  // then text_bytes of UTF-8
   static constexpr PacketType kType = PacketType::kDiffers;
   std::uint64_t nonce = 0;
   std::uint32_t first_tensor = 0;   // the first that differs is this one
-  std::uint32_t print_tensors = 0;  // or one of so many neighbours
+  std::uint32_t print_tensors = 0;  // number of neighbours of which one differs
   std::uint16_t text_bytes = 0;
   std::uint32_t job_tensor_count = 0;
-  std::uint32_t job_print = 0;  // the fingerprint of what the job has there, if it has any
+  std::uint32_t job_print = 0;  // the job's fingerprint there, if it has one
 };
 
 enum class LeaveReason : std::uint8_t {
-  kFinished = 0,  // in order; in a synchronous job an error if others contribute to later steps
+  kFinished =
+      0,  // in order; in a synchronous job an error if other ranks contribute to later steps
   kAbnormal = 1,
-  kUneven = 2,  // in order, and the ranks are meant to end at different steps
+  kUneven = 2,  // in order; the ranks are meant to end at different steps
 };
 
 struct [[gnu::packed]] Leave {
@@ -144,14 +147,14 @@ struct [[gnu::packed]] Leave {
 struct [[gnu::packed]] Keepalive {
   static constexpr PacketType kType = PacketType::kKeepalive;
   std::uint32_t timestamp_us = 0;
-  std::uint64_t token = 0;  // of the last ping: proves that the sender gets what is sent to it
-  // Of a store's worker, for whoever watches: how long it has waited for layers, and by how many
+  std::uint64_t token = 0;  // of the last ping: proves that the sender receives packets
+  // Of a store's worker, for metrics: the time for which it has waited for layers, and by how many
   // iterations its oldest request is behind.
   std::uint64_t suspended_ns = 0;
   std::uint32_t oldest_request_iterations = 0;
 };
 
-// Asked again every 250 ms with the same number until a status names the transfer.
+// Sent again every 250 ms with the same number until a status names the transfer.
 struct [[gnu::packed]] Resync {
   static constexpr PacketType kType = PacketType::kResync;
   std::uint32_t number = 0;  // of the request in this process, from 1
@@ -160,7 +163,7 @@ struct [[gnu::packed]] Resync {
 
 enum class JobState : std::uint8_t { kForming = 0, kRunning = 1, kEnded = 2 };
 
-// Then mask_words u64: ranks that have not joined (forming) or are gone (running).
+// Followed by mask_words u64: the ranks that have not joined (forming) or are gone (running).
 struct [[gnu::packed]] Status {
   static constexpr PacketType kType = PacketType::kStatus;
   std::uint32_t echo_timestamp_us = 0;
@@ -197,7 +200,7 @@ enum class NoticeCode : std::uint16_t {
 struct [[gnu::packed]] Notice {  // then text_bytes of UTF-8
   static constexpr PacketType kType = PacketType::kNotice;
   NoticeCode code{};
-  std::uint16_t rank = 0;  // whom it is about
+  std::uint16_t rank = 0;  // the rank that it is about
   std::uint16_t text_bytes = 0;
 };
 

@@ -1,10 +1,10 @@
 // The bodies of data packets, port P + 1 + shard.
 //
-// Sums, pieces and stores share their headers, probes and answers, and nothing else: a contribution
-// to a sum (stream kGradients) is of a step of parameters and has a weight; a piece (streams
-// kCollectives and kState) is of an operation that all ranks must agree on; pushes and pulls are of
-// a store's blocks, which have clocks of their own. Each body names its
-// type and the flags that it may have.
+// Sums, pieces and stores have headers, probes and answers in common, and nothing else. A
+// contribution to a sum (stream kGradients) belongs to a step of the parameters and has a weight. A
+// piece (streams kCollectives and kState) belongs to an operation on which all ranks agree. Pushes
+// and pulls belong to a store's blocks, which have clocks of their own. Each body names its type
+// and its possible flags.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ namespace sluice::wire {
 
 // ---- sums ----
 
-// Chunks without data, or with little, travel together. With kFlagNil a packet has no elements but
-// names, in a u64 of a bit each, the chunks of one block of 64 that it speaks of, `chunk` being the
-// first of them. With kFlagSparse another u64 follows, of those that have an entry, and then the
-// entries (sparse.h). All else in it holds for each, elem_count too. To have no value is not to
-// have no data. Without them elem_count elements follow.
+// Followed by elem_count elements; or, with kFlagNil, by a u64 mask of the chunks of one block of
+// 64 that the packet is about, and no elements; or, with kFlagSparse, by that mask, a u64 mask of
+// the chunks that have an entry, and the entries (sparse.h). `chunk` is the first of the chunks,
+// and all other fields hold for each of them, elem_count too. A sparse chunk without an entry has
+// data, all zeros; a NIL chunk has none.
 struct [[gnu::packed]] Contribution {
   static constexpr PacketType kType = PacketType::kContribution;
   static constexpr std::uint8_t kFlags =
@@ -34,8 +34,8 @@ struct [[gnu::packed]] Contribution {
   std::uint32_t weight = 0;     // samples; 0 is legal
   std::uint16_t elem_count = 0;
   Dtype dtype{};
-  // How the result's elements travel. 0: as these; else 1 + their Dtype: of rounded elements the
-  // sum in float32, of float32 the mean, rounded without bias.
+  // The format of the result's elements. 0: as these; else 1 + their Dtype: for rounded elements
+  // the sum in float32, for float32 elements the mean, rounded without bias.
   std::uint8_t result = 0;
 
   Dtype result_dtype() const noexcept {
@@ -52,16 +52,16 @@ struct [[gnu::packed]] ResultHeader {  // then mask_words u64, then as a contrib
   static constexpr std::uint8_t kFlags =
       kFlagNil | kFlagNonFinite | kFlagMean | kFlagPulled | kFlagSparse;
   FeedbackHeader feedback;
-  std::uint16_t k = 0;  // the k that this slot was summed with
+  std::uint16_t k = 0;  // with which this slot was completed
   std::uint32_t step = 0;
   std::uint32_t chunk = 0;
-  std::uint64_t weight = 0;  // total of the contributions in the mask
-  // How long before this packet was written the chunk's first contribution came, and the one that
-  // completed it (of several chunks, those of the first): for traces.
+  std::uint64_t weight = 0;  // the total of the contributions in the mask
+  // The age, when this packet was written, of the chunk's first contribution and of the one that
+  // completed it (of several chunks, those of the first chunk): for traces.
   std::uint32_t first_age_us = 0;
   std::uint32_t complete_age_us = 0;
-  // Ranks that the sum could have: those who might contribute when it was complete, and those in
-  // the mask. Never fewer than the mask has.
+  // The number of ranks that the sum could have: those that were eligible when it was completed,
+  // and those in the mask.
   std::uint16_t may_count = 0;
   std::uint16_t elem_count = 0;
   Dtype dtype{};
@@ -70,11 +70,11 @@ struct [[gnu::packed]] ResultHeader {  // then mask_words u64, then as a contrib
 
 // ---- pieces ----
 
-// What all ranks must agree on about a step of stream kCollectives or kState: its first piece fixes
-// it.
+// The operation of a step of stream kCollectives or kState. Its first piece fixes it, and all ranks
+// must agree.
 struct [[gnu::packed]] Operation {
   std::uint32_t size_bytes = 0;  // of the whole step, all chunks; 0 for a barrier
-  std::uint16_t root = 0;        // rank whose data it is
+  std::uint16_t root = 0;        // the rank that gives the data
   CollectiveKind kind{};
 
   friend constexpr bool operator==(const Operation&, const Operation&) = default;
@@ -83,7 +83,7 @@ constexpr StreamId stream_of(CollectiveKind kind) noexcept {
   return kind == CollectiveKind::kTransfer ? StreamId::kState : StreamId::kCollectives;
 }
 
-// Then payload_bytes: the root's data, or none from a rank that is only present.
+// Followed by payload_bytes: the root's data, or none from the other ranks.
 struct [[gnu::packed]] Piece {
   static constexpr PacketType kType = PacketType::kPiece;
   static constexpr std::uint8_t kFlags = kFlagReport;
@@ -94,7 +94,7 @@ struct [[gnu::packed]] Piece {
   std::uint16_t payload_bytes = 0;
 };
 
-// No payload although the operation has a size: its root is gone.
+// If it has no payload although the operation has a size, the root is gone.
 struct [[gnu::packed]] PieceResult {  // then mask_words u64, then payload_bytes
   static constexpr PacketType kType = PacketType::kPieceResult;
   static constexpr std::uint8_t kFlags = kFlagPulled;
@@ -108,22 +108,23 @@ struct [[gnu::packed]] PieceResult {  // then mask_words u64, then payload_bytes
 
 // ---- stores ----
 
-// A layer begins a block of its own, so chunk i of block b has the index 64 * b + i; the rest of a
-// layer's last block is no chunk. What a block's chunks are is fixed by its initial values.
+// A layer begins a block of its own, and chunk i of block b has the index 64 * b + i; the rest of a
+// layer's last block has no chunks. A block's initial values fix its chunks.
 struct [[gnu::packed]] Push {  // then elem_count float32
   static constexpr PacketType kType = PacketType::kPush;
   static constexpr std::uint8_t kFlags = kFlagReport;
   FlowHeader flow;
   std::uint32_t iteration = 0;  // 0: initial values
   std::uint32_t chunk = 0;
-  double rate = 0;  // learning rate, where the store has the optimizer
+  double rate = 0;  // learning rate, if the store runs the optimizer
   std::uint16_t elem_count = 0;
   std::uint8_t block_chunks = 0;  // how many chunks its block has, 1 .. 64
   std::uint8_t reserved = 0;
 };
 
-// Answered with Values for each chunk, once, when the block's clock has come to `need` and the
-// sender's own pushes to `own`: until then it is parked. A later one of the same block replaces it.
+// Answered once with Values of each chunk, when the block's clock has reached `need` and the
+// sender's own pushes have reached `own`; until then the pull is parked. A later pull of the same
+// block replaces it.
 struct [[gnu::packed]] Pull {
   static constexpr PacketType kType = PacketType::kPull;
   static constexpr std::uint8_t kFlags = kFlagReport;
@@ -139,7 +140,7 @@ struct [[gnu::packed]] Values {  // then elem_count float32
   static constexpr std::uint8_t kFlags = kFlagPulled;
   FeedbackHeader feedback;
   std::uint32_t chunk = 0;
-  std::uint32_t clock = 0;     // of the block: all of these iterations are in
+  std::uint32_t clock = 0;     // of the block: all iterations up to it are in
   std::uint32_t own = 0;       // the receiver's own iterations that are in
   std::uint16_t at_clock = 0;  // members that hold the clock where it is: a hint
   std::uint16_t waiting = 0;   // pulls parked at the block: a hint
@@ -148,9 +149,10 @@ struct [[gnu::packed]] Values {  // then elem_count float32
 
 // ---- of all streams ----
 //
-// Of a store, stream kGradients is asked about pushes, step is the iteration; kState about pulls,
-// step is one more than their `own`. A push is counted or not, a pull counted when it is parked or
-// answered, and complete when its values can be had and are not on their way.
+// In a store, a probe of stream kGradients is about pushes, and its step is the iteration; a probe
+// of kState is about pulls, and its step is one more than their `own`. A push is counted or not. A
+// pull is counted if it is parked or answered, and complete if its values can be sent and are not
+// about to be.
 
 struct [[gnu::packed]] Probe {
   static constexpr PacketType kType = PacketType::kProbe;
@@ -168,20 +170,21 @@ struct [[gnu::packed]] Credit {
   FlowHeader flow;
 };
 
-// Without it the policy could not see the times that cancelling hides. With kFlagNil no gradient is
-// finished: the rank has only come to the step.
+// Tells the policy how long a gradient took, also one that is never contributed. With kFlagNil no
+// gradient is finished: the rank has only reached the step.
 struct [[gnu::packed]] Finished {
   static constexpr PacketType kType = PacketType::kFinished;
   static constexpr std::uint8_t kFlags = kFlagReport | kFlagNil;
   FlowHeader flow;
-  std::uint32_t step = 0;  // whose parameters the gradient was computed on
+  std::uint32_t step = 0;  // the step whose parameters the gradient was computed on
 };
 
 struct [[gnu::packed]] Feedback {
   static constexpr PacketType kType = PacketType::kFeedback;
   static constexpr std::uint8_t kFlags = 0;
   FeedbackHeader feedback;
-  std::uint16_t shard = 0;  // whose flow it reports; other packets name a chunk or a block
+  std::uint16_t shard =
+      0;  // the shard whose flow it reports; other packets name a chunk or a block
 };
 
 enum class AnswerStatus : std::uint8_t {
@@ -195,7 +198,7 @@ struct [[gnu::packed]] MissingAge {
   std::uint32_t last_heard_ms = 0;
 };
 
-// Then mask_words u64 (ranks missing from first_incomplete), then age_count MissingAge.
+// Followed by mask_words u64 (the ranks missing from first_incomplete), then age_count MissingAge.
 struct [[gnu::packed]] Answer {
   static constexpr PacketType kType = PacketType::kAnswer;
   static constexpr std::uint8_t kFlags = 0;
@@ -203,10 +206,10 @@ struct [[gnu::packed]] Answer {
   std::uint32_t step = 0;
   std::uint32_t block = 0;
   std::uint64_t counted = 0;  // bit i: this worker's part of chunk 64 * block + i is in
-  // bit i: that chunk's result exists and is not about to be sent anyway.
+  // bit i: that chunk's result exists and is not waiting to be sent
   std::uint64_t complete = 0;
-  std::uint32_t probe_number = 0;      // decides every worker packet number up to it
-  std::uint32_t open_step = 0;         // of this stream
+  std::uint32_t probe_number = 0;  // of the probe: settles the fate of all worker packets up to it
+  std::uint32_t open_step = 0;     // of this stream
   std::uint32_t first_incomplete = 0;  // chunk index in this block, or 0xFFFFFFFF
   StreamId stream{};
   AnswerStatus status{};
@@ -220,7 +223,7 @@ static_assert(sizeof(Contribution) == 34 && sizeof(ResultHeader) == 66 && sizeof
 static_assert(sizeof(ResultHeader) % 2 == 0 && sizeof(PieceResult) % 2 == 0,
               "a result's payload is summed once for all members, at an even offset");
 
-// Bytes around a chunk's payload in the biggest packet that carries it, for n workers.
+// The bytes around a chunk's payload in the biggest packet that carries it, for n workers.
 constexpr std::size_t result_overhead_bytes(std::size_t worker_count) noexcept {
   static_assert(sizeof(ResultHeader) >= sizeof(PieceResult) &&
                 sizeof(ResultHeader) >= sizeof(Values));

@@ -1,8 +1,8 @@
-// Explicit congestion notification (RFC 3168): what a switch does to a frame before it has to drop
-// one.
+// Explicit congestion notification (RFC 3168): the mark that a switch sets in frames before it has
+// to drop any.
 //
-// Pure; whoever owns the frame calls it. When to mark is the queue's decision
-// (dataplane/core/egress_queue.h), what a sender makes of a mark the client's (client/core).
+// Pure; the owner of the frame calls it. The queue decides when to mark
+// (dataplane/core/egress_queue.h), and client/core how a sender reacts.
 #pragma once
 
 #include "aggregator/wire/inet.h"
@@ -10,9 +10,9 @@
 namespace sluice::wire {
 
 // Sets "congestion experienced" in an Ethernet frame, tagged or not, that carries IPv4 or IPv6.
-// True when the frame carries the mark afterwards; false, and untouched, when it is no IP or its
-// sender does not say that it understands marks. The IPv4 header checksum is patched (RFC 1624), so
-// a header that was corrupt stays corrupt.
+// True: the frame carries the mark now. False: the frame is not IP or its sender is not
+// ECN-capable, and it is unchanged. The IPv4 header checksum is patched (RFC 1624), so a header
+// that was corrupt stays corrupt.
 bool mark_congestion(MutableBytes frame) noexcept;
 
 }  // namespace sluice::wire

@@ -1,8 +1,9 @@
-// What every packet of Sluice begins with, and which packets there are.
+// The headers with which every packet of Sluice begins, and the types of packets.
 //
-// A CommonHeader, then, on the data ports, the header of the flow in that direction. Both name the
-// packet's priority and flags at one place, so that whoever only forwards a packet (peek.h) and
-// whoever only counts it (a flow's numbers) need not know its body.
+// A packet begins with a CommonHeader; on the data ports the header of the flow in its direction
+// follows. The flow's headers have the priority, the flags and the numbers of all data packets, so
+// a switch that only forwards a packet (peek.h), and the code that counts packets, need not know
+// the body.
 #pragma once
 
 #include <bit>
@@ -17,12 +18,12 @@ namespace sluice::wire {
 static_assert(std::endian::native == std::endian::little,
               "the wire is little-endian, read in place");
 
-// All bodies are [[gnu::packed]] and not under `#pragma pack`, with which a reference may be bound
-// to a field that is not aligned.
+// All bodies are [[gnu::packed]]. Under `#pragma pack` a reference could be bound to a field that
+// is not aligned.
 
 inline constexpr std::uint16_t kMagic = 0x51C5;
-// Of all packets, this header, REFUSE, and that a JOIN begins with its nonce are the same in every
-// version from 4 on: whoever joins an appliance of another one is told of both.
+// The CommonHeader, REFUSE, and the nonce at the beginning of a JOIN are the same in every version
+// from 4 on: a worker that joins an appliance of another version is told both versions.
 inline constexpr std::uint8_t kVersion = 11;
 
 enum class PacketType : std::uint8_t {
@@ -68,16 +69,17 @@ constexpr bool is_appliance_data(PacketType type) noexcept {
 inline constexpr std::uint8_t kFlagReport = 1 << 0;     // of workers: send feedback
 inline constexpr std::uint8_t kFlagNil = 1 << 1;        // no data; result: of NILs only
 inline constexpr std::uint8_t kFlagNonFinite = 1 << 2;  // result: some value is NaN or infinite
-// Result: the payload is sum / weight already. Contribution: its elements are, so that the result
-// is what they add up to, undivided.
+// Result: the payload is sum / weight already. Contribution: its elements are means already, so
+// that the result is their sum, undivided.
 inline constexpr std::uint8_t kFlagMean = 1 << 3;
 inline constexpr std::uint8_t kFlagPulled = 1 << 4;  // results: sent because a probe asked
-// Contribution: elements are float32 that its worker has rounded to a narrower format, keeping what
-// that lost. The result is rounded without bias, since nobody keeps what that loses.
+// Contribution: its worker has rounded float32 elements to a narrower format and keeps the loss as
+// a residual. The result is rounded without bias, since no residual keeps the loss.
 inline constexpr std::uint8_t kFlagRounded = 1 << 5;
-// Of sums: of one chunk or several, only the elements that are not zero (sparse.h).
+// Contribution, result: only the elements of one or several chunks that are not zero (sparse.h).
 inline constexpr std::uint8_t kFlagSparse = 1 << 6;
-// Contribution: its worker wants no result of the chunk, and is done once this has arrived.
+// Contribution: its worker wants no result of the chunk; for it the chunk is done when the packet
+// has arrived.
 inline constexpr std::uint8_t kFlagUnwanted = 1 << 7;
 
 struct [[gnu::packed]] CommonHeader {
@@ -94,8 +96,8 @@ struct [[gnu::packed]] FlowHeader {
   std::uint32_t number = 0;        // of this packet in its flow, from 1
   std::uint32_t timestamp_us = 0;  // echoed by feedback
   std::uint32_t credit = 0;        // highest appliance packet number that the worker can take
-  // Of the chunk; of a probe and of a request for feedback the least urgent of what it asks about,
-  // which it must not overtake.
+  // Of the chunk. A probe or a request for feedback has that of the least urgent packet that it
+  // asks about, which it must not overtake.
   Priority priority = 0;
   std::uint8_t flags = 0;
 };
@@ -110,15 +112,15 @@ struct [[gnu::packed]] FeedbackHeader {
   std::uint32_t hold_us = 0;            // time since that packet arrived
   std::uint32_t deferred_count = 0;     // results withheld for want of credit, ever
   std::uint32_t open_step = 0;          // of the gradients; 0 before the job starts
-  Priority priority = 0;  // of the chunk; of an answer the least urgent of what it speaks of
+  Priority priority = 0;  // of the chunk; of the least urgent result that an answer speaks of
   std::uint8_t flags = 0;
 };
 
 static_assert(sizeof(CommonHeader) == 16 && sizeof(FlowHeader) == 14 &&
               sizeof(FeedbackHeader) == 34);
 
-// What the header adds to the checksum of a datagram, from its numbers: one that has just been
-// filled is not read back, because a wide read waits for the narrow writes before it.
+// The header's part of a datagram's checksum, computed from its fields: reading back a header that
+// has just been filled would wait for the narrow stores.
 constexpr PartialSum sum_of(const FeedbackHeader& header) noexcept {
   return {std::uint64_t{header.number} + header.received_count + header.highest_number +
           header.marked_count + header.echo_timestamp_us + header.hold_us + header.deferred_count +

@@ -1,6 +1,6 @@
-// A packet whose body is built where it leaves from, instead of being encoded from a body that
-// stands elsewhere: that one has just been written in narrow stores, which the wide reads of a copy
-// wait for. For whoever writes a packet in so little time that this counts.
+// Builds a packet's body in the outgoing buffer, instead of encoding a body that was filled
+// elsewhere: the wide reads of that copy would wait for the narrow stores that have just filled it.
+// For senders for which this delay matters.
 #pragma once
 
 #include <cstddef>

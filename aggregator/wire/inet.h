@@ -1,9 +1,9 @@
 // Ethernet, 802.1Q, ARP, IPv4, IPv6, ICMP and UDP: reading frames and writing them.
 //
-// Used by the appliance, the client's vhost transport and the simulator, on whatever thread owns
-// the frame. It keeps no state and answers nothing by itself (that is dataplane/host), does not
-// reassemble fragments and knows nothing of Sluice's own packets (packet.h).
-// Numbers in the structs are in host order; addresses are bytes in wire order.
+// Used by the appliance, the client's vhost transport and the simulator, on the thread that owns
+// the frame. The functions keep no state, answer nothing (dataplane/host does), do not reassemble
+// fragments and know nothing of Sluice's own packets (packet.h). Numbers in the structs are in host
+// order; addresses are bytes in wire order.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ namespace sluice::wire {
 using Bytes = std::span<const std::uint8_t>;
 using MutableBytes = std::span<std::uint8_t>;
 
-// Fetches bytes that will be read soon; the processor is not waited for.
+// Prefetches bytes that will be read soon.
 inline void prefetch(Bytes bytes) noexcept {
   constexpr std::size_t kCacheLine = 64;
   constexpr std::size_t kTurn = 4 * kCacheLine;
@@ -59,7 +59,7 @@ struct IpAddress {
     return a.family == b.family && ((x[0] ^ y[0]) | (x[1] ^ y[1])) == 0;
   }
   constexpr std::size_t size() const noexcept { return family == Family::kIpv4 ? 4 : 16; }
-  // Unspecified, multicast, loopback or IPv4 broadcast: never the source of an honest request.
+  // Unspecified, multicast, loopback or IPv4 broadcast: never the source of a valid request.
   bool is_bad_source() const noexcept;
 };
 
@@ -84,7 +84,7 @@ inline constexpr std::size_t kIpv6Bytes = 40;
 inline constexpr std::size_t kUdpBytes = 8;
 inline constexpr std::size_t kIcmpBytes = 8;
 inline constexpr std::size_t kArpBytes = 28;
-// The most that encode_udp_headers writes.
+// The most bytes that encode_udp_headers() writes.
 inline constexpr std::size_t kMaxUdpHeaderBytes =
     kEthernetBytes + kVlanTagBytes + kIpv6Bytes + kUdpBytes;
 
@@ -107,8 +107,8 @@ inline constexpr std::uint16_t kNoVlan = 0xffff;
 struct EthernetView {
   Mac dst;
   Mac src;
-  std::uint16_t ethertype = 0;       // of the content, behind a VLAN tag if there is one
-  std::uint16_t vlan_tci = kNoVlan;  // priority and VLAN id as they stand in the tag
+  std::uint16_t ethertype = 0;       // of the content, behind the VLAN tag if there is one
+  std::uint16_t vlan_tci = kNoVlan;  // priority and VLAN id, as in the tag
   Bytes content;
   constexpr std::uint16_t vlan_id() const noexcept {
     return vlan_tci == kNoVlan ? 0 : static_cast<std::uint16_t>(vlan_tci & 0x0fff);
@@ -131,7 +131,7 @@ struct Frame {
   Bytes payload;
 };
 
-// What a UDP frame brings to whom it is addressed to.
+// The datagram of a UDP frame for its receiver.
 struct Datagram {
   Bytes payload;
   bool marked = false;  // congestion experienced
@@ -142,17 +142,17 @@ inline Datagram datagram_of(const Frame& frame) noexcept {
 
 enum class UdpChecksums : std::uint8_t {
   kVerify,
-  kVerified,  // by the device: only that there is one is left to ask
-  kTrust,     // left unread: for links that are shared memory
+  kVerified,  // verified by the device: only its presence is left to check
+  kTrust,     // not verified: for links that are shared memory
 };
 
-// Whether the frame can be forwarded: kAccepted, or why not, as with parse() (packet.h).
+// kAccepted if the frame can be forwarded, or the reason why not, as parse() (packet.h).
 [[nodiscard]] Verdict parse_ethernet(Bytes bytes, EthernetView& view) noexcept;
 
-// For frames addressed to this host: checks lengths, checksums and fragments as well. When the
-// frame is sound `frame` refers into `bytes`. A UDP checksum of zero (none) is refused.
+// For frames addressed to this host: checks lengths, checksums and fragments as well. If the frame
+// is valid, `frame` refers into `bytes`. A UDP checksum of zero (none) is refused.
 [[nodiscard]] Verdict parse_frame(Bytes bytes, UdpChecksums checksums, Frame& frame) noexcept;
-// The same behind an Ethernet header that is already parsed into frame.ethernet.
+// As parse_frame(), for a frame whose Ethernet header is already parsed into frame.ethernet.
 [[nodiscard]] Verdict parse_content(UdpChecksums checksums, Frame& frame) noexcept;
 
 inline constexpr std::uint16_t kArpRequest = 1;
@@ -166,12 +166,12 @@ struct ArpPacket {
   IpAddress target;
 };
 
-// Nothing: it is no ARP of Ethernet and IPv4.
+// Nothing if the bytes are no ARP packet of Ethernet and IPv4.
 std::optional<ArpPacket> parse_arp(Bytes bytes) noexcept;
 
 // --- Writing ---
 
-// Everything that the frames of one direction of one conversation have in common.
+// The addresses that the frames of one direction of a UDP flow have in common.
 struct UdpPath {
   Mac src_mac;
   Mac dst_mac;
@@ -184,7 +184,7 @@ struct UdpPath {
   friend constexpr bool operator==(const UdpPath&, const UdpPath&) = default;
 };
 
-// The path back to whoever sent this UDP frame, from `own_mac`, in datagrams that may be marked.
+// The path back to the sender of this UDP frame, from `own_mac`, for ECN-capable datagrams.
 UdpPath reply_path(const Frame& frame, const Mac& own_mac) noexcept;
 
 // Bytes in front of the UDP payload on this path.
@@ -193,26 +193,26 @@ constexpr std::size_t udp_header_bytes(const UdpPath& path) noexcept {
          (path.src.family == Family::kIpv4 ? kIpv4Bytes : kIpv6Bytes) + kUdpBytes;
 }
 
-// The headers of the datagrams on a path, ready for one length: of one and the next of that length
-// only the UDP checksum differs. IPv4 has "don't fragment" set.
+// The headers of the datagrams on a path, prepared for one length: only the UDP checksum of
+// datagrams of that length differs. IPv4 has "don't fragment" set.
 class UdpHeaders {
  public:
   UdpHeaders() = default;
-  // Of no size when the families differ or there is none.
+  // size() is 0 if the families differ or the path has no addresses.
   explicit UdpHeaders(const UdpPath& path) noexcept;
 
   std::size_t size() const noexcept { return size_; }
   std::size_t ip_at() const noexcept { return ip_at_; }  // where the IP header begins
   bool is_ipv4() const noexcept { return ipv4_; }
-  // Writes them in front of a payload whose partial sum is known, to the first size() bytes of
-  // `out`. False: there is no path, `out` is too small, or the payload too long.
+  // Writes the headers of a payload with this partial sum to the first size() bytes of `out`.
+  // False: there is no path, `out` is too small, or the payload is too long.
   bool encode(MutableBytes out, std::size_t payload_bytes, PartialSum payload_sum) noexcept {
     if (!prepare(out, payload_bytes)) return false;
     const std::uint16_t checksum = finish_checksum(sum_ + payload_sum);
     write(out, checksum == 0 ? 0xffff : checksum);  // zero would mean "no checksum" (RFC 768)
     return true;
   }
-  // The same for a device that completes the UDP checksum: in its place stands the pseudo-header's
+  // As encode(), for a device that completes the UDP checksum: its field has the pseudo-header's
   // sum.
   bool encode_for_device(MutableBytes out, std::size_t payload_bytes) noexcept {
     if (!prepare(out, payload_bytes)) return false;
@@ -244,17 +244,18 @@ class UdpHeaders {
   std::uint8_t size_ = 0;
   std::uint8_t ip_at_ = 0;
   bool ipv4_ = false;
-  std::uint16_t pseudo_header_sum_ = 0;      // of that length, folded
-  std::uint32_t payload_bytes_ = kNoLength;  // what they are ready for
-  PartialSum sum_;                           // then, of the UDP header and the pseudo-header
-  PartialSum ip_fixed_sum_;                  // without any length: of the IPv4 header,
-  PartialSum addresses_sum_;                 // and of the pseudo-header
+  std::uint16_t pseudo_header_sum_ = 0;      // for that length, folded
+  std::uint32_t payload_bytes_ = kNoLength;  // the length for which the headers are prepared
+  PartialSum sum_;            // of the UDP header and the pseudo-header, for that length
+  PartialSum ip_fixed_sum_;   // of the IPv4 header without its length
+  PartialSum addresses_sum_;  // of the pseudo-header without its length
 };
 
-// The same for a path that is used once; returns the headers' size, or 0 for false.
+// Writes the headers of a path that is used once; returns their size, or 0 where encode() would
+// fail.
 std::size_t encode_udp_headers(MutableBytes out, const UdpPath& path, std::size_t payload_bytes,
                                PartialSum payload_sum) noexcept;
-// Headers and a copy of the payload; returns the frame's size or 0.
+// Writes headers and a copy of the payload; returns the frame's size or 0.
 std::size_t encode_udp_frame(MutableBytes out, const UdpPath& path, Bytes payload) noexcept;
 
 // Writes an Ethernet header, tagged unless vlan_tci is kNoVlan; returns its size or 0.

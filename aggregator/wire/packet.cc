@@ -51,7 +51,7 @@ bool valid_policy(const PolicyOptions& policy) noexcept {
 
 Verdict field_if(bool valid) noexcept { return valid ? Verdict::kAccepted : Verdict::kBadField; }
 
-// What a sum's packet is of. Element count and the NIL flag must tell one story.
+// Checks a packet of a sum: its element count and the NIL flag must agree.
 template <class Body>
 Verdict check_elems(const Body& body, std::uint8_t flags, Tail& tail) noexcept {
   if (!is_summed(body.dtype)) return Verdict::kBadField;

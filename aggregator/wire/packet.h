@@ -1,11 +1,11 @@
 // The packet format of Sluice: one UDP payload is one packet.
 //
-// Layout: CommonHeader (header.h), then the body of its type (data.h, control.h), then (results,
-// answer, status) member-mask words and payload. Everything is little-endian and packed. The same
-// structs serve both ends: the sender fills one and calls encode(), the receiver calls parse(),
-// which is the only code that looks at unvalidated bytes. Control packets (join, leave, keepalive,
-// ...) travel on port P, data packets on port P + 1 + shard. Not here: Ethernet, IP and UDP
-// (inet.h), and the meaning of a step (core/).
+// A packet is a CommonHeader (header.h), the body of its type (data.h, control.h), then the words
+// of a member mask (results, answer, status) and the payload. Everything is little-endian and
+// packed. Both ends use the same structs: the sender fills one and calls encode(), the receiver
+// calls parse(), which is the only code that reads unvalidated bytes. Control packets (join, leave,
+// keepalive, ...) travel on port P, data packets on port P + 1 + shard. Ethernet, IP and UDP are in
+// inet.h, the meaning of a step in core/.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@
 
 namespace sluice::wire {
 
-// A validated packet: a view of the caller's bytes, valid as long as they are.
-// For its type, the body is whole, enumerations exist, lengths agree and mask and payload lie
-// inside.
+// A validated packet: a view of the caller's bytes, valid as long as they are. The body of its type
+// is complete, enumerations have known values, lengths agree, and mask and payload lie inside the
+// bytes.
 class Packet {
  public:
   const CommonHeader& common() const noexcept {
@@ -37,7 +37,7 @@ class Packet {
     DCHECK(type() == Body::kType);
     return *reinterpret_cast<const Body*>(bytes_.data() + sizeof(CommonHeader));
   }
-  // What every data packet of a worker, and every one of the appliance, begins with.
+  // The header of a data packet of a worker, and of the appliance.
   const FlowHeader& flow() const noexcept {
     DCHECK(is_worker_data(type()));
     return *reinterpret_cast<const FlowHeader*>(bytes_.data() + sizeof(CommonHeader));
@@ -56,10 +56,10 @@ class Packet {
   std::string_view text() const noexcept {
     return {reinterpret_cast<const char*>(payload_.data()), payload_.size()};
   }
-  // The chunks that a contribution or a result speaks of: bit i is chunk i of its block of 64. More
-  // than one only where they have no data or are sparse.
+  // The chunks of a contribution or a result: bit i is chunk i of its block of 64. Several chunks
+  // have no data or are sparse.
   std::uint64_t chunks() const noexcept { return chunks_; }
-  // Of those of a sparse packet, the ones that have an entry in the payload, in this order.
+  // The chunks of a sparse packet that have an entry in the payload, which are in this order.
   std::uint64_t filled() const noexcept { return filled_; }
   MissingAge missing_age(std::size_t index) const noexcept;
   std::span<const std::uint8_t> bytes() const noexcept { return bytes_; }
@@ -74,11 +74,11 @@ class Packet {
   std::uint64_t filled_ = 0;
 };
 
-// Validates `bytes`. kAccepted: `packet` views them. Else it is the reason, `packet` is untouched.
-// Trailing bytes are allowed after a join (padding) and nowhere else.
+// Validates `bytes`. kAccepted: `packet` is a view of them. Else the verdict is the reason, and
+// `packet` is unchanged. Trailing bytes are allowed only after a join (padding).
 [[nodiscard]] Verdict parse(std::span<const std::uint8_t> bytes, Packet& packet) noexcept;
 
-// Whose flow a packet belongs to, in both directions: the worker's name and its cookie.
+// The worker to whose flow a packet belongs, in both directions: its job, rank and cookie.
 struct Sender {
   std::uint16_t job = 0;
   std::uint16_t rank = 0;

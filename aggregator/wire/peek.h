@@ -1,7 +1,8 @@
-// What a switch may read of a frame that it only forwards: enough to class it, judging nothing.
+// Reads the headers of a frame that the switch only forwards, as far as its egress class depends on
+// them.
 //
-// Safe on any bytes, and cheap: no checksum, no length check beyond its own reads. For frames
-// addressed to this host use parse_content() (inet.h) and parse() (packet.h) instead. Called by
+// Safe on any bytes, and cheap: it verifies no checksum, and no length beyond its own reads. Frames
+// addressed to this host need parse_content() (inet.h) and parse() (packet.h) instead. Called by
 // lcore workers for each forwarded frame.
 #pragma once
 
@@ -25,8 +26,8 @@ struct FlowView {
   std::uint8_t traffic_class = 0;
   std::uint8_t protocol = kNoProtocol;  // behind IPv6's extension headers
   Bytes addresses;                      // the source, then the destination; empty unless IP
-  // From the header of `protocol` on, link-layer padding included. Empty for every fragment, the
-  // first one too: all frames of a datagram shall get one class and stay in order.
+  // The bytes from the header of `protocol` on, link-layer padding included. Empty for every
+  // fragment, also the first: all frames of a datagram get one class and stay in order.
   Bytes l4;
 
   constexpr bool has_ports() const noexcept {
@@ -37,14 +38,14 @@ struct FlowView {
   }
 };
 
-// IPv4 options are skipped. Of IPv6, hop-by-hop, routing, destination and fragment headers are
-// skipped, at most kMaxExtensionHeaders of them; behind others the protocol is not known.
+// Skips IPv4 options, and at most kMaxExtensionHeaders of IPv6's hop-by-hop, routing, destination
+// and fragment headers. Behind other headers the protocol is not known.
 FlowView peek_flow(const EthernetView& view) noexcept;
 inline constexpr int kMaxExtensionHeaders = 8;
 
-// The priority that a UDP payload carries if it is a packet of ours (magic, version and type are
-// looked at, the cookie is not): what the headers of data packets say, the most urgent for control
-// packets, which are short.
+// The priority of a UDP payload that is a packet of Sluice (by its magic, version and type; the
+// cookie is not checked): that of a data packet's header, or the most urgent for a control packet,
+// which is short.
 std::optional<Priority> peek_priority(Bytes udp_payload) noexcept;
 
 }  // namespace sluice::wire

@@ -1,11 +1,12 @@
-// How the elements of a chunk travel when few of them are not zero.
+// The wire format of chunks of which few elements are not zero.
 //
-// A sparse packet names chunks of one block, all of as many elements and of one type, and which of
-// them have any value; those have an entry each, in the order of the chunks: a u16 with the count
-// of its values (never 0), then where they stand, then the values as a dense payload of `count`
-// elements would have them (so int8 has its scale behind them). Where: a u16 an index, increasing,
-// or a bitmap with a bit an element, whichever is shorter; the counts say which. What would be as
-// long as the dense payload travels as that. Pure; any thread.
+// A sparse packet names chunks of one block, which have one type and one number of elements, and
+// those of them that have values. Each of the latter has an entry, in the order of the chunks: a
+// u16 with the count of its values (never 0), then the places of the values, then the values in the
+// format of a dense payload of `count` elements (so int8 has its scale behind them). The places are
+// increasing u16 indices, or a bitmap with a bit for each element, whichever is shorter; the counts
+// tell which. An entry that would not be shorter than the dense payload is not used: the chunk
+// travels dense. Pure; any thread.
 #pragma once
 
 #include <bit>
@@ -19,11 +20,11 @@
 
 namespace sluice::wire {
 
-// In front of the entries: the chunks, and which of them have values; a u64 of a bit each.
+// In front of the entries: two u64 bit masks, of the chunks, and of those that have values.
 inline constexpr std::size_t kSparseHeadBytes = 2 * sizeof(std::uint64_t);
 
 constexpr std::size_t bitmap_bytes(std::size_t elem_count) noexcept { return (elem_count + 7) / 8; }
-// Whether a bitmap says where `value_count` values stand.
+// Whether the places of `value_count` values are a bitmap.
 constexpr bool uses_bitmap(std::size_t elem_count, std::size_t value_count) noexcept {
   return value_count * sizeof(std::uint16_t) > bitmap_bytes(elem_count);
 }
@@ -31,7 +32,7 @@ constexpr std::size_t places_bytes(std::size_t elem_count, std::size_t value_cou
   return uses_bitmap(elem_count, value_count) ? bitmap_bytes(elem_count)
                                               : value_count * sizeof(std::uint16_t);
 }
-// Of an entry. None: a chunk without a value needs none.
+// The size of an entry; 0 for a chunk without a value, which has none.
 constexpr std::size_t entry_bytes(std::size_t elem_count, std::size_t value_count,
                                   Dtype dtype) noexcept {
   return value_count == 0 ? 0
@@ -47,14 +48,14 @@ struct SparseEntry {
   bool is_bitmap = false;
 };
 
-// The entry at the front of `bytes`, which are what check_entries() has accepted, or what was made
-// here. Moves `bytes` behind it.
+// Takes the entry at the front of `bytes`, which check_entries() has accepted or this process has
+// made, and moves `bytes` behind it.
 SparseEntry take_entry(std::span<const std::uint8_t>& bytes, std::size_t elem_count,
                        Dtype dtype) noexcept;
 
-// Whether `bytes` are exactly so many entries: every index inside the chunk and above the one
-// before it, every bitmap as full as its count, every length as it must be. The only code that
-// looks at entries that came over the network and are not validated.
+// Checks that `bytes` are exactly `entry_count` entries: every index is inside the chunk and above
+// the one before it, every bitmap has as many bits as its count, and all lengths agree. No other
+// code reads entries from the network that are not validated.
 Verdict check_entries(std::span<const std::uint8_t> bytes, std::size_t entry_count,
                       std::size_t elem_count, Dtype dtype) noexcept;
 
