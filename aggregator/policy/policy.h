@@ -1,9 +1,9 @@
-// What chooses k for the next step: `sync`, `fixed`, `saina`, `ramp`, `goodput`.
+// The policies that choose k for the next step: `sync`, `fixed`, `saina`, `ramp`, `goodput`.
 //
-// A policy is one object a job's gradient stream, used by the shard that closes a step last, so one
-// thread at a time. It is told what the closed step showed (arrival times, norms, sign flips) and
-// answers with the next k. It knows nothing of slots, masks or time: the caller measures. Pure, no
-// allocation after construction.
+// The gradient stream of a job has one Policy object. The shard that closes a step last uses it, so
+// one thread at a time. The policy gets the observations of the closed step (durations, norms, sign
+// flips) and answers with the next k. It knows nothing of slots, masks or time: the caller
+// measures. Pure, no allocation after construction.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,21 @@ namespace sluice::agg {
 
 inline constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
-// What a closed step showed.
+// The observations of a closed step.
 struct StepObservation {
   Step step = 0;
-  // D_i of each rank: from the release of the step that its gradient was computed on to the arrival
-  // of its finished gradient, late ones too. kUnknown when nothing was reported.
+  // D_i of each rank: the time from the release of the step on which its gradient was computed to
+  // the arrival of its finished gradient, also of a late one. kUnknown if the rank has reported
+  // none.
   std::span<const double> durations_s;
-  // Over the same W workers of each chunk: the mean of |g_i|^2, and |mean of g_i|^2.
+  // Of the same W workers in each chunk: the mean of |g_i|^2, and |mean of g_i|^2.
   std::uint16_t workers = 0;  // W
   double mean_square = 0;
   double square_of_mean = 0;
-  // No NaN or infinity in the step's sums, and no member went; else norms and signs are skipped.
+  // The step's sums have no NaN or infinity, and no member has gone; else norms and signs are
+  // skipped.
   bool conclusive = true;
-  // Of the detection round that this step ended; compared == 0 when it ended none.
+  // Of the detection round that this step ended; signs_compared is 0 if it ended none.
   std::uint64_t signs_flipped = 0;
   std::uint64_t signs_compared = 0;
 };
@@ -40,7 +42,7 @@ struct StepObservation {
 // anyway.
 class NoiseScale {
  public:
-  // What is not finite says nothing; a spike counts as a bounded one with the same ratio.
+  // Values that are not finite are skipped; a spike is scaled down to a bound, with the same ratio.
   void observe(std::uint16_t workers, double mean_square, double square_of_mean) noexcept;
   bool valid() const noexcept { return weight_ > 0 && phi() > 0; }
   double phi() const noexcept;
@@ -70,20 +72,21 @@ class Policy {
  public:
   Policy(PolicyOptions options, std::uint16_t worker_count);
 
-  // The k of the step after `observation.step`, 1 .. worker_count. The first two steps of a job are
-  // k = n whatever the policy says: their observations count, their answers do not.
+  // The k of the step after `observation.step`, 1 .. worker_count. The first two steps of a job
+  // have k = n whatever the policy answers, but it observes them.
   std::uint16_t next_k(const StepObservation& observation) noexcept;
   std::uint16_t k() const noexcept { return k_; }
 
   const PolicyOptions& options() const noexcept { return options_; }
-  // What the rules need, one of both at most: norms of contributions and results, signs of results.
-  bool needs_norms() const noexcept {  // asked for every contribution
+  // What the rule needs measured, at most one of: norms of contributions and results, signs of
+  // results.
+  bool needs_norms() const noexcept {  // called for every contribution
     return options_.kind == PolicyKind::kGoodput ||
            (options_.kind == PolicyKind::kRamp && options_.late == LateMode::kDrop);
   }
   bool needs_signs() const noexcept { return options_.kind == PolicyKind::kSaina; }
   const NoiseScale& noise() const noexcept { return noise_; }
-  // Least k that the rule may choose.
+  // The least k that the rule may choose.
   std::uint16_t floor() const noexcept;
 
  private:

@@ -1,6 +1,6 @@
-// What a shard of a store shows of itself: clocks of the members, pulls that wait, how old what is
-// read was. Written by the shard's thread, read by any; values that change together may be read
-// apart.
+// The gauges of a store's shard: clocks of the members, parked pulls, staleness of reads. Written
+// by the shard's thread, read by any thread; values that change together may be read at different
+// moments.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ class StalenessHistogram {
 };
 
 struct StoreGauges {
-  // Pulls of a block that wait for pushes.
+  // Pulls of a block that are parked, waiting for pushes.
   struct Parked {
     Counter now;
     Counter ever;
@@ -47,13 +47,13 @@ struct StoreGauges {
   std::vector<std::atomic<Step>> clocks;  // by rank: its iterations that are whole in all blocks;
                                           // kNoClock: it counts nowhere
   std::vector<Parked> parked{256};        // by priority: the layer's place, as far as it goes
-  // Of its blocks, counting a clock of which some chunk is applied already. It stays when the
-  // members go.
+  // The greatest clock of its blocks, where a clock counts as soon as one of its chunks is applied.
+  // It stays when the members leave.
   std::atomic<Step> greatest_clock{0};
-  // Chunks that have their initial values, and blocks of which all have.
+  // Chunks with initial values, and blocks whose chunks all have them.
   std::atomic<std::uint32_t> initial_chunks{0}, initial_blocks{0};
-  std::atomic<TimeNs> oldest_parked_ns{0};  // since when the oldest of them waits; 0: none does
-  Histogram waits;                          // of those that were parked and are answered
+  std::atomic<TimeNs> oldest_parked_ns{0};  // when the oldest parked pull was parked; 0: none is
+  Histogram waits;                          // of pulls that were parked and are answered now
   StalenessHistogram staleness;
 };
 

@@ -1,9 +1,9 @@
-// What a store is made of, as a job's join gives it, and what is refused. Plain values.
+// The specification of a store, as a job's join gives it, and its checks. Plain values.
 //
-// A layer (of one tensor or several) begins a block of its own, so that every block has one layer
-// and a clock of its own; what is left of a layer's last block stays empty. Chunk i of block b has
-// the index b * 64 + i; blocks are dealt out to shards in turn, as those of sums are. How many
-// chunks a block has, and of how many elements, is no part of it: initial values say so.
+// A layer (one tensor or several) begins a block of its own, so that every block belongs to one
+// layer and has a clock; the rest of a layer's last block is empty. Chunk i of block b has the
+// index b * 64 + i. Blocks are assigned to shards in turn, as those of sums. The specification does
+// not have the number of chunks of each block and of their elements: initial values fix them.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,10 @@ struct StoreSpec {
   std::uint32_t max_elems = 0;  // of a chunk
   Step bound = 0;               // see StoreOptions
   UpdateOptions update;
-  bool in_rank_order = false;  // with bound 0: sums that do not depend on the order of arrival
+  bool in_rank_order = false;  // with bound 0: sums do not depend on the order of arrival
 
   bool gathers() const noexcept { return bound == 0; }
-  // Floats set aside for one array of a chunk.
+  // Floats reserved for one array of a chunk.
   std::size_t stride_floats() const noexcept { return (max_elems + 15u) / 16 * 16; }
 };
 

@@ -1,4 +1,4 @@
-// A shard's memory, and looking at it.
+// A shard's memory, and reading its state.
 #include "aggregator/store/store.h"
 
 #include "aggregator/base/check.h"

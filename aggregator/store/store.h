@@ -1,14 +1,15 @@
-// One shard's part of a parameter store: parameters, clocks, and pulls that wait.
+// One shard's part of a parameter store: parameters, clocks, and parked pulls.
 //
-// Pure: pushes, pulls and changes of membership in, verdicts and answers out; all memory is made by
-// the constructor. It knows no packet: who drives it has parsed one, and writes an answer's values
-// into another before its next call. One thread, the shard's.
+// Pure: pushes, pulls and changes of membership go in, verdicts and answers come out; the
+// constructor allocates all memory. It knows no packets: the caller has parsed a packet, and writes
+// an answer's values into another one before its next call. All calls are on the shard's thread.
 //
-// For each block of chunks and each rank v is kept, the last iteration of which all chunks were
-// counted, and which chunks of the next one were; the block's clock c is the least v of its
-// members, n how many stand there. A pull waits until c and the puller's own v have come as far as
-// it says, and is queued by whatever brings that about. The initial values of a block, which say
-// how many chunks it has and of how many elements, come before anything else of it.
+// For each block of chunks and each rank the shard keeps v, the last iteration of which all chunks
+// are counted, and the chunks of the next iteration that are counted. The block's clock c is the
+// least v of its members; n is the number of members whose v is c. A pull is parked until c and the
+// puller's own v have reached the iterations that it names; the event that moves them queues its
+// answers. A block's initial values, which fix the number of its chunks and of their elements, come
+// before all other pushes and pulls of it.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ struct StorePush {
   Rank rank;
   Step iteration = 0;  // from 1; 0: initial values
   ChunkIndex chunk = 0;
-  double rate = 0;                 // learning rate, where the store has the optimizer
-  std::uint32_t block_chunks = 0;  // how many chunks the block has
+  double rate = 0;                 // learning rate, if the store runs the optimizer
+  std::uint32_t block_chunks = 0;  // the number of chunks of the block
   std::span<const std::uint8_t> values;
   TimeNs now = 0;  // only ages depend on it
 };
@@ -37,8 +38,8 @@ struct StorePull {
   Rank rank;
   std::uint32_t block = 0;
   std::uint64_t chunks = 0;  // bit i: chunk i of the block
-  Step need = 0;             // iterations of every member that must be in
-  Step own = 0;              // of the puller itself: those that it has pushed
+  Step need = 0;             // every member's iterations up to it must be in
+  Step own = 0;              // the puller's own pushes up to it must be in
   Priority priority = 0;     // of its answers
   TimeNs now = 0;            // as above
 };
@@ -46,7 +47,7 @@ struct StorePull {
 struct StoreAnswer {
   Rank rank;
   ChunkIndex chunk = 0;
-  Step clock = 0;              // c: all of these iterations are in
+  Step clock = 0;              // c: all iterations up to it are in
   std::uint16_t at_clock = 0;  // n
   std::uint16_t waiting = 0;   // pulls parked at the block
   Step own = 0;                // v of the receiver
@@ -58,68 +59,69 @@ class StoreShard {
  public:
   enum class MemberState : std::uint8_t {
     kGone,
-    kLeaving,   // refused; not yet out of all minima
-    kHolding,   // keeps more and more blocks' clocks where they are
-    kHeld,      // all of them: greatest_clock() will not grow beyond its first iteration
-    kStarting,  // is given its first iteration, block by block
+    kLeaving,   // its packets are refused; not yet left out of all minima
+    kHolding,   // holds the clocks of more and more blocks
+    kHeld,      // holds all of them: greatest_clock() will not grow beyond its first iteration
+    kStarting,  // gets its first iteration, block by block
     kLive,
   };
 
   // All ranks are live from iteration 1. `spec` has passed check_store(). Throws std::bad_alloc,
-  // also when `progress` says that nobody wants the store any more. `updates`: that each chunk has
-  // had, 0 but in tests of what years bring.
+  // also when `progress` says that the store is not wanted any more. `updates` is the number of
+  // updates that each chunk has had: 0, except in tests of very long runs.
   StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_count,
              BuildProgress* progress = nullptr, std::uint64_t updates = 0);
 
-  // What such a shard's memory takes.
+  // The bytes that such a shard allocates.
   static std::size_t memory_bytes(const StoreSpec& spec, ShardId id,
                                   std::uint16_t shard_count) noexcept;
 
-  // kFolded: counted; kCompleted: and the block's clock has moved. kTooNew: out of order, or
-  // computed from what could not be read; its sender sends it again.
+  // kFolded: the push is counted; kCompleted: and the block's clock has moved. kTooNew: it is out
+  // of order, or computed from parameters that could not have been read yet; its sender sends it
+  // again.
   Verdict push(const StorePush& push) noexcept;
-  // kProbe: an answer is on its way for each chunk, or will be. kDuplicate: an older one than the
-  // last.
+  // kProbe: each chunk will be answered, now or once the pull need not wait any more. kDuplicate:
+  // the pull is older than the rank's last one.
   Verdict pull(const StorePull& pull) noexcept;
-  // The next chunk for somebody. False: nobody has anything to get now.
+  // The next answer, of one chunk to one rank. False: none is due now.
   bool poll_answer(StoreAnswer& answer) noexcept;
   bool has_answers() const noexcept { return !turns_.empty(); }
 
-  // ---- for those whose packets were lost; of a block of this shard ----
-  // Which chunks of the rank's push of `iteration` are counted.
+  // ---- recovery of lost packets; `block` is a block of this shard ----
+  // The chunks of the rank's push of `iteration` that are counted.
   std::uint64_t counted(std::uint32_t block, Rank rank, Step iteration) const noexcept;
   struct PullState {
-    std::uint64_t taken = 0;  // chunks that the pull was for: it is parked, queued or answered
-    std::uint64_t ready = 0;  // of them, those whose values can be had and are not queued
-    bool waits = false;       // for pushes
+    std::uint64_t taken = 0;  // chunks of the pull, which is parked, queued or answered
+    std::uint64_t ready = 0;  // chunks of these whose values can be sent and are not queued
+    bool waits = false;       // the pull is parked
     Priority priority = 0;
   };
-  // Of the rank's pull that waits for `own` of its own iterations.
+  // The state of the rank's pull that names `own` of its own iterations.
   PullState pull_state(std::uint32_t block, Rank rank, Step own) const noexcept;
-  // What an answer of the chunk would say now. False: the rank's last pull still has to wait.
+  // The answer of the chunk as it would be now. False: the rank's last pull still has to wait.
   bool read(ChunkIndex chunk, Rank rank, StoreAnswer& answer) const noexcept;
-  // Marks whose pushes the rank's last pull waits for, as bits.
+  // Sets the bits of the ranks for whose pushes the rank's last pull waits.
   void find_missing(std::uint32_t block, Rank rank, std::span<std::uint64_t> ranks) const noexcept;
 
-  // A member that dies or leaves. What it pushed stays.
+  // Removes a member that has died or left. Its pushes stay applied.
   void remove(Rank rank) noexcept;
-  // A member that joins, in two steps: it holds all clocks, and when it does so in every shard it
-  // starts at one more than the greatest of their greatest_clock(). Precondition: kGone or
-  // kLeaving; kHeld.
+  // Lets a member join in two steps. hold() holds all clocks for it (precondition: kGone or
+  // kLeaving). When they are held in every shard, start() makes it a member (precondition: kHeld)
+  // from one more than the greatest greatest_clock() of all shards on.
   void hold(Rank rank) noexcept;
   void start(Rank rank, Step first_iteration) noexcept;
   MemberState state(Rank rank) const noexcept { return members_[rank.value]; }
-  // Of this shard's blocks, as the gauge says.
+  // The greatest clock of this shard's blocks, see StoreGauges.
   Step greatest_clock() const noexcept {
     return gauges_.greatest_clock.load(std::memory_order_relaxed);
   }
-  // Bounded work that no packet triggers: what remove(), hold() and start() began. True while some
-  // is left.
+  // Bounded work that no packet triggers: goes on with remove(), hold() and start(). True while
+  // some is left.
   bool poll_work() noexcept;
-  // What all of that has looked at so far: rows, and counts of chunks.
+  // The rows, and counts of chunks, that this work has read so far.
   std::uint64_t rows_swept() const noexcept { return rows_swept_; }
   const StoreGauges& gauges() const noexcept { return gauges_; }
-  // By any thread.
+  // Any thread.
   bool has_initial_values() const noexcept {
     return gauges_.initial_blocks.load(std::memory_order_relaxed) == block_count_;
   }
@@ -139,21 +141,21 @@ class StoreShard {
   }
 
  private:
-  static constexpr Step kAbsent = UINT32_MAX;  // a rank that counts in no minimum
-  // Of rows and of chunks: some 50 us.
+  static constexpr Step kAbsent = UINT32_MAX;  // of a rank that counts in no minimum
+  // Rows and chunks read in a piece of work: some 50 us.
   static constexpr std::uint64_t kRowsPerSweep = 16'384;
   static constexpr std::uint32_t kNoRow = UINT32_MAX;
 
   struct Block {
     Step clock = 0;
     std::uint16_t at_clock = 0;
-    std::uint16_t present = 0;  // ranks that count in its minimum
-    std::uint16_t parked = 0;   // pulls that wait
-    bool rate_known = false;    // of the clock that is gathered
+    std::uint16_t present = 0;  // ranks that count in its clock
+    std::uint16_t parked = 0;   // parked pulls
+    bool rate_known = false;    // `rate` is that of the clock that is being gathered
     double rate = 0;
-    std::uint64_t all = 0;      // chunks that it has; 0: nobody has said so
+    std::uint64_t all = 0;      // its chunks; 0: not known yet
     std::uint64_t known = 0;    // chunks that have their initial values
-    std::uint64_t applied = 0;  // gathering: chunks that are done with the clock to come
+    std::uint64_t applied = 0;  // gathering: chunks that have been applied for the next clock
   };
   // A rank in a block.
   struct Row {
@@ -161,30 +163,30 @@ class StoreShard {
     Step need = 0;    // of its last pull
     Step own = 0;
     Priority priority = 0;
-    bool pulled = false;  // it has had a pull: need and own are that one's
+    bool pulled = false;  // the rank has pulled: need and own are those of the last pull
     bool queued = false;
     bool parked = false;
     std::uint64_t counted = 0;                     // chunks of iteration v + 1
     std::uint64_t wanted = 0;                      // chunks to answer with
     TimeNs parked_ns = 0;                          // since when it is parked
-    std::uint32_t older = kNoRow, newer = kNoRow;  // its neighbours in the list of parked rows
+    std::uint32_t older = kNoRow, newer = kNoRow;  // neighbours in the list of parked rows
   };
-  // How far a rank's blocks are.
+  // How far a rank has pushed the shard's blocks.
   struct Progress {
     Step least = 0;  // v
     std::uint32_t at_least = 0;
-    std::uint32_t at_next = 0;  // blocks at one more
+    std::uint32_t at_next = 0;  // blocks at least + 1
   };
   struct Chunk {
     std::uint64_t updates = 0;
-    // Pushes: more than there are ranks where processes push, are lost, and come again at one
-    // clock.
+    // Gathered pushes. There are more than ranks when processes push, are lost, and push again
+    // within one clock.
     std::uint64_t gathered = 0;
-    std::uint32_t place = 0;       // where they are gathered, if any are
+    std::uint32_t place = 0;       // of the gathered pushes, if there are any
     std::uint16_t elem_count = 0;  // 0: not known yet
-    std::uint16_t missing = 0;     // members at the clock whose push is not in
+    std::uint16_t missing = 0;     // members at the clock whose push has not arrived
   };
-  struct Turn {  // of a row with answers to give
+  struct Turn {  // a row with answers to send
     std::uint64_t urgency = 0;
     std::uint64_t number = 0;  // first come, first served
     std::uint32_t block = 0;   // local
@@ -204,7 +206,7 @@ class StoreShard {
     DCHECK(owns(block));
     return block / shard_count_;
   }
-  // All of its chunks have their initial values.
+  // Whether all of its chunks have their initial values.
   static bool is_known(const Block& block) noexcept {
     return block.all != 0 && block.known == block.all;
   }
@@ -252,7 +254,7 @@ class StoreShard {
   void park(std::uint32_t local_block, Rank rank) noexcept;
   void unpark(std::uint32_t local_block, Rank rank) noexcept;
 
-  // What holds for a block between any two events.
+  // The invariant of a block, between any two events.
   bool consistent(std::uint32_t local_block) const noexcept;
   bool counts_missing(std::uint32_t local_block) const noexcept;
 
@@ -265,8 +267,8 @@ class StoreShard {
   const ShardId id_;
   const std::uint16_t shard_count_;
   const std::uint32_t block_count_;  // of this shard
-  const std::size_t area_floats_;    // a chunk: parameters, states
-  const std::size_t place_floats_;   // what is gathered for a chunk
+  const std::size_t area_floats_;    // of a chunk: parameters, states
+  const std::size_t place_floats_;   // of the gathered sum of a chunk
   FloatArray memory_, places_;
   std::vector<std::uint32_t> free_places_;  // the last one used is the next: it is in the cache
   std::vector<Block> blocks_;

@@ -1,4 +1,4 @@
-// Members that go and come, a bounded number of blocks at a time.
+// Members that leave and join, a bounded number of blocks at a time.
 #include <algorithm>
 
 #include "aggregator/base/check.h"
@@ -15,7 +15,7 @@ void StoreShard::change(Rank rank, MemberState now, const Change& change) noexce
 void StoreShard::remove(Rank rank) noexcept {
   const MemberState from = state(rank);
   if (from == MemberState::kGone || from == MemberState::kLeaving) return;
-  // What it was about to become, and has not begun to, need not be carried out.
+  // An earlier change that has not begun need not be carried out.
   const auto begun = changes_.begin() + (changes_.empty() ? 0 : 1);
   changes_.erase(std::remove_if(begun, changes_.end(),
                                 [rank](const Change& each) { return each.rank == rank; }),

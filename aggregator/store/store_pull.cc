@@ -1,6 +1,6 @@
-// Pulls: parked until their block has come as far as they say, then answered in the order that
-// helps: who has waited before who has not, blocks whose clock few members hold back before others,
-// and the front of the model first.
+// Pulls: parked until their block has reached the iterations that they name, then answered in this
+// order: pulls that have waited before others, blocks whose clock few members hold back before
+// others, and the front of the model first.
 #include <algorithm>
 #include <bit>
 
@@ -42,7 +42,7 @@ bool StoreShard::ready(const Block& block, const Row& row) noexcept {
          row.pushed >= row.own;
 }
 
-// Queues the row's pull or parks it, whatever it was before.
+// Queues the row's pull or parks it, whatever its state was.
 void StoreShard::consider(std::uint32_t at, Rank rank) noexcept {
   Block& block = blocks_[at];
   Row& row = this->row(at, rank);
@@ -66,7 +66,7 @@ void StoreShard::consider(std::uint32_t at, Rank rank) noexcept {
   std::push_heap(turns_.begin(), turns_.end());
 }
 
-// At the end of the list: it waits since now.
+// Appends the row to the list: it waits from now on.
 void StoreShard::park(std::uint32_t at, Rank rank) noexcept {
   const std::uint32_t index = at * spec_.world_size + rank.value;
   Row& row = rows_[index];

@@ -1,4 +1,4 @@
-// What a push does: counted once and in order, applied or gathered, and clocks that move on.
+// Pushes: each is counted once and in order, applied or gathered, and moves clocks.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -26,7 +26,7 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
     prefetch_front<Use::kWrite>(
         place(one.place) + (spec_.in_rank_order ? spec_.stride_floats() * push.rank.value : 0),
         push.values.size());
-  // What is gathered is applied with the last push of a clock.
+  // Gathered pushes are applied with the last push of a clock.
   if (!spec_.gathers() || chunk(at, index).missing == 1)
     for (std::size_t first = 0; first != area_floats_; first += spec_.stride_floats())
       prefetch_front<Use::kWrite>(area(at, index) + first, push.values.size());
@@ -58,7 +58,8 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
   return moved ? Verdict::kCompleted : Verdict::kFolded;
 }
 
-// The first of a block says how many chunks it has, each of its own how many elements.
+// The first initial values of a block fix its number of chunks, and those of a chunk its number of
+// elements.
 Verdict StoreShard::initialise(std::uint32_t at, std::uint32_t index,
                                const StorePush& push) noexcept {
   Block& block = blocks_[at];
@@ -84,7 +85,7 @@ Verdict StoreShard::initialise(std::uint32_t at, std::uint32_t index,
   return completed ? Verdict::kCompleted : Verdict::kFolded;
 }
 
-// True: the block's clock has moved.
+// Counts a chunk of the rank's push. True: the block's clock has moved.
 bool StoreShard::count(std::uint32_t at, std::uint32_t index, Rank rank, Step iteration) noexcept {
   Row& row = this->row(at, rank);
   row.counted |= std::uint64_t{1} << index;
@@ -99,7 +100,7 @@ bool StoreShard::count(std::uint32_t at, std::uint32_t index, Rank rank, Step it
   return --block.at_clock == 0 && advance(at);
 }
 
-// One of the rank's blocks has come to `iteration`.
+// Notes that one of the rank's blocks has reached `iteration`.
 void StoreShard::note_pushed(Rank rank, Step iteration) noexcept {
   Progress& progress = progress_[rank.value];
   progress.at_least -= iteration == progress.least + 1;
@@ -111,7 +112,7 @@ void StoreShard::note_pushed(Rank rank, Step iteration) noexcept {
   gauges_.clocks[rank.value].store(progress.least, std::memory_order_relaxed);
 }
 
-// Counts the rank's blocks anew.
+// Counts anew how far the rank has pushed all blocks.
 void StoreShard::survey(Rank rank) noexcept {
   Progress progress{.least = kAbsent};
   for (std::uint32_t at = 0; at < block_count_; ++at)
@@ -194,8 +195,8 @@ void StoreShard::apply(std::uint32_t at, std::uint32_t index, double rate, float
                chunk(at, index).elem_count);
 }
 
-// Makes the block's clock the least v of its members. True: it has moved. When nobody is left it
-// stays, for those who come.
+// Sets the block's clock to the least v of its members. True: it has moved. Without members it
+// stays, for those that join later.
 bool StoreShard::advance(std::uint32_t at) noexcept {
   Block& block = blocks_[at];
   Step least = kAbsent;

@@ -1,5 +1,5 @@
-// What the kernels of optimizer.cc are handed: a chunk's arrays, and the scalars of one update as
-// PyTorch's kernels get them. Between its parts for each instruction set and the one that chooses.
+// The arguments of the kernels of optimizer.cc: a chunk's arrays, and the scalars of one update as
+// PyTorch's kernels get them. Shared by the parts for each instruction set and the dispatcher.
 #pragma once
 
 #include <cmath>
