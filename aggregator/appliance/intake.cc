@@ -19,7 +19,7 @@ constexpr RateLimit per_second(std::uint32_t count, std::uint32_t burst) noexcep
 constexpr std::array<Limits, kPuntReasonCount> kLimits{{
     {.port = per_second(200'000, 4096), .sender = per_second(1000, 128)},  // kMember
     {.port = per_second(20'000, 1024), .sender = per_second(2000, 512)},   // kJoin
-    {.port = per_second(5000, 256), .sender = per_second(500, 64)},        // kStray
+    {.port = per_second(5000, 256), .sender = per_second(500, 64)},        // kUnauthenticated
     {.port = per_second(20'000, 1024), .sender = per_second(1000, 64)},    // kNeighbour
     {.port = per_second(2000, 256), .sender = per_second(1000, 128)},      // kEcho
 }};

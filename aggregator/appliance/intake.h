@@ -48,11 +48,11 @@ class Budget {
 
 // Why a packet is passed on to the control side or answered.
 enum class PuntReason : std::uint8_t {
-  kMember,     // a control packet with a member's cookie
-  kJoin,       // a join
-  kStray,      // other control packets, ICMP errors, claims to the appliance's address
-  kNeighbour,  // ARP or neighbour discovery to be answered
-  kEcho,       // a ping to be answered
+  kMember,           // a control packet with a member's cookie
+  kJoin,             // a join
+  kUnauthenticated,  // other control packets, ICMP errors, claims to the appliance's address
+  kNeighbour,        // ARP or neighbour discovery to be answered
+  kEcho,             // a ping to be answered
 };
 inline constexpr std::size_t kPuntReasonCount = 5;
 

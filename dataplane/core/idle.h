@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <utility>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/time.h"
 
 namespace sluice::dataplane {
@@ -72,39 +72,69 @@ class IdlePolicy {
     kYes,
   };
 
-  // `arms`: some ports must be asked to wake it, before each wait.
-  constexpr IdlePolicy(bool busy, bool woken, bool arms = false) noexcept
-      : busy_(busy), woken_(woken ? Woken::kYes : Woken::kNo), arms_(arms) {}
+  // `busy`: busy polling. Else the thread is adaptive, and wake_by() says what wakes it.
+  explicit constexpr IdlePolicy(bool busy) noexcept
+      : state_(busy ? State::kBusy : State::kRested) {}
 
-  // What is known of the ports by now.
+  // Whether the ports wake the thread, and whether some must be armed before each wait.
   constexpr void wake_by(Woken woken, bool arms) noexcept {
     woken_ = woken;
     arms_ = arms;
   }
 
-  // After a loop that began then and moved so many packets and commands. At `due` something that
-  // waits in this thread may go on.
+  // After a loop that began at `began` and moved `work` packets and commands. At `due` something
+  // that waits in this thread may go on.
   constexpr Decision after_loop(std::size_t work, TimeNs began, TimeNs due) noexcept {
-    if (busy_) return {};
+    if (state_ == State::kBusy) return {};
     if (work != 0) note_work(began);
     if (work >= kWholeBurst) return {};
     due = std::max(due, began + kFirstNap);
     if (steady_wakes_ == kSteadyWakes && began < woke_at_ + kRound)
       return rest(Action::kNap, std::min(due, woke_at_ + kRound));
     if (work != 0 || ++empty_loops_ <= kSpinLoops) return {};
-    if (arms_ && !std::exchange(armed_, true)) return {Action::kArm};
-    armed_ = false;
+    if (arms_ && !is_armed()) {
+      become(has_rested() ? State::kRestedArmed : State::kAwakeArmed);
+      return {Action::kArm};
+    }
     return rest(Action::kWait, std::min(due, began + longest_wait()));
   }
 
  private:
+  enum class State : std::uint8_t {
+    kBusy,         // it never rests
+    kAwake,        // it has had work since its last rest
+    kAwakeArmed,   // as kAwake, and the ports were armed by the last loop
+    kRested,       // it has had no work since its last rest; the first state
+    kRestedArmed,  // as kRested, and the ports were armed by the last loop
+  };
+  static constexpr bool may_follow(State state, State next) noexcept {
+    switch (next) {
+      case State::kBusy: return false;
+      case State::kAwake:
+      case State::kRested: return state != State::kBusy;
+      case State::kAwakeArmed: return state == State::kAwake;
+      case State::kRestedArmed: return state == State::kRested;
+    }
+    return false;
+  }
+  constexpr void become(State next) noexcept {
+    DCHECK(may_follow(state_, next));
+    state_ = next;
+  }
+  constexpr bool has_rested() const noexcept {
+    return state_ == State::kRested || state_ == State::kRestedArmed;
+  }
+  constexpr bool is_armed() const noexcept {
+    return state_ == State::kAwakeArmed || state_ == State::kRestedArmed;
+  }
+
   constexpr void note_work(TimeNs began) noexcept {
+    const bool rested = has_rested();
+    become(State::kAwake);
     empty_loops_ = 0;
-    armed_ = false;
     shallow_rests_ = 0;
     nap_ns_ = kFirstNap;
-    if (!rested_) return;
-    rested_ = false;
+    if (!rested) return;
     const bool soon = began < woke_at_ + 2 * kRound;
     steady_wakes_ = soon ? std::min(steady_wakes_ + 1, kSteadyWakes) : 0;
     woke_at_ = began;
@@ -120,15 +150,13 @@ class IdlePolicy {
   }
 
   constexpr Decision rest(Action action, TimeNs until) noexcept {
-    rested_ = true;
+    become(State::kRested);
     return {action, until};
   }
 
-  bool busy_;
-  Woken woken_;
-  bool arms_;
-  bool armed_ = false;
-  bool rested_ = true;
+  State state_;
+  Woken woken_ = Woken::kNo;
+  bool arms_ = false;
   std::uint32_t empty_loops_ = 0;
   std::uint32_t steady_wakes_ = 0;
   TimeNs woke_at_ = 0;  // the first loop with work after a rest

@@ -29,10 +29,12 @@ struct Appliance::State {
       while (ring != nullptr && rte_ring_dequeue(ring.get(), &packet) == 0)
         rte_pktmbuf_free(static_cast<rte_mbuf*>(packet));
     };
-    for (RingPtr* ring : {&context.from_members, &context.joins, &context.strays}) drain(*ring);
+    for (RingPtr* ring : {&context.from_members, &context.joins, &context.unauthenticated})
+      drain(*ring);
     context.workers.clear();
     context.ports.clear();
-    for (RingPtr* ring : {&context.from_members, &context.joins, &context.strays}) ring->reset();
+    for (RingPtr* ring : {&context.from_members, &context.joins, &context.unauthenticated})
+      ring->reset();
     context.pool.reset();
     if (eal_started) stop_eal();
   }
@@ -155,9 +157,10 @@ Status build_context(const config::Config& config, Context& context) {
   };
   if (Status status = add_ring("from_members", kMemberPackets, context.from_members); !status.ok())
     return status;
-  if (Status status = add_ring("joins", kStrangerPackets, context.joins); !status.ok())
+  if (Status status = add_ring("joins", kUnauthenticatedPackets, context.joins); !status.ok())
     return status;
-  if (Status status = add_ring("strays", kStrangerPackets, context.strays); !status.ok())
+  if (Status status = add_ring("unauthenticated", kUnauthenticatedPackets, context.unauthenticated);
+      !status.ok())
     return status;
 
   for (std::uint16_t index = 0; index < config.appliance.shards; ++index) {

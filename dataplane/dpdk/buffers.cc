@@ -70,7 +70,7 @@ Result<PoolPtr> make_pool(const config::Config& config, std::size_t lanes) {
   // A frame that waits may be the last that refers to its payload: two buffers.
   const std::uint64_t wanted = lanes * (2 * kEgressPackets + kDevicePacketsPerLane + kBurst * 4) +
                                config.appliance.shards * (kInboxPackets + 2 * kCachePackets) +
-                               kMemberPackets + 2 * kStrangerPackets + kLeastPackets;
+                               kMemberPackets + 2 * kUnauthenticatedPackets + kLeastPackets;
   const std::uint64_t count = std::min(affordable, wanted);
   if (count < kLeastPackets)
     return Status(StatusCode::kExhausted,

@@ -19,10 +19,10 @@
 namespace sluice::dataplane {
 
 inline constexpr std::uint16_t kBurst = 32;
-inline constexpr std::uint32_t kEgressPackets = 4096;    // per lane
-inline constexpr std::uint32_t kInboxPackets = 4096;     // per lcore, from all other threads
-inline constexpr std::uint32_t kMemberPackets = 4096;    // to the control thread
-inline constexpr std::uint32_t kStrangerPackets = 1024;  // likewise, of each kind
+inline constexpr std::uint32_t kEgressPackets = 4096;           // per lane
+inline constexpr std::uint32_t kInboxPackets = 4096;            // per lcore, from all other threads
+inline constexpr std::uint32_t kMemberPackets = 4096;           // to the control thread
+inline constexpr std::uint32_t kUnauthenticatedPackets = 1024;  // likewise, of each kind
 
 // Why a buffer was handed to another thread. Lies in the buffer's private area.
 struct PacketMeta {

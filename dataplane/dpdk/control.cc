@@ -19,7 +19,7 @@ constexpr DurationNs kWatchInterval = 200 * kMillisecond;
 // What strangers of all ports may cost: a join takes about 3 us, so at most a fifth of a core. A
 // burst is what a nap lets in.
 constexpr agg::RateLimit kJoinLimit{.interval_ns = kSecond / 60'000, .burst = 64};
-constexpr agg::RateLimit kStrayLimit{.interval_ns = kSecond / 20'000, .burst = 32};
+constexpr agg::RateLimit kUnauthenticatedLimit{.interval_ns = kSecond / 20'000, .burst = 32};
 constexpr std::size_t kBigJobBytes = std::size_t{256} << 20;  // about 0.3 s to make
 constexpr auto kNap = std::chrono::microseconds(1000);
 constexpr DurationNs kNoticeDrain = 100 * kMillisecond;
@@ -107,13 +107,14 @@ std::size_t Control::loop(TimeNs now) {
 std::size_t Control::poll_packets(TimeNs now) {
   rte_ring& members = *context_.from_members;
   const std::size_t handled = take_packets(members, rte_ring_count(&members), now);
-  poll_strangers(*context_.joins, kJoinLimit, join_budget_, now);
-  poll_strangers(*context_.strays, kStrayLimit, stray_budget_, now);
+  poll_unauthenticated(*context_.joins, kJoinLimit, join_budget_, now);
+  poll_unauthenticated(*context_.unauthenticated, kUnauthenticatedLimit, unauthenticated_budget_,
+                       now);
   return handled;
 }
 
-void Control::poll_strangers(rte_ring& ring, const agg::RateLimit& limit, agg::Budget& budget,
-                             TimeNs now) {
+void Control::poll_unauthenticated(rte_ring& ring, const agg::RateLimit& limit, agg::Budget& budget,
+                                   TimeNs now) {
   const std::size_t taken = take_packets(ring, budget.available(limit, now), now);
   budget.spend(limit, static_cast<std::uint32_t>(taken), now);
 }

@@ -57,7 +57,8 @@ class Control {
   std::size_t loop(TimeNs now);
   std::size_t poll_packets(TimeNs now);
   std::size_t take_packets(rte_ring& ring, std::size_t most, TimeNs now);
-  void poll_strangers(rte_ring& ring, const agg::RateLimit& limit, agg::Budget& budget, TimeNs now);
+  void poll_unauthenticated(rte_ring& ring, const agg::RateLimit& limit, agg::Budget& budget,
+                            TimeNs now);
   std::size_t serve(TimeNs now);
   void handle_packet(rte_mbuf* packet, TimeNs now);
   void handle_control(const wire::Frame& frame, Port& port, TimeNs now);
@@ -87,7 +88,7 @@ class Control {
   TimeNs next_tick_ns_ = 0;
   TimeNs next_watch_ns_ = 0;
   agg::Budget join_budget_;
-  agg::Budget stray_budget_;
+  agg::Budget unauthenticated_budget_;
   LogLimit refusals_;
   LogLimit conflicts_;
 

@@ -159,7 +159,7 @@ void Worker::handle_control(Lane& lane, const wire::Frame& frame, rte_mbuf* pack
     rte_pktmbuf_free(packet);
     return;
   }
-  agg::PuntReason reason = agg::PuntReason::kStray;
+  agg::PuntReason reason = agg::PuntReason::kUnauthenticated;
   std::uint64_t sender = sender_of(frame);
   if (foreign || request.type() == wire::PacketType::kJoin) {
     reason = agg::PuntReason::kJoin;
@@ -178,8 +178,9 @@ void Worker::to_control(Lane& lane, agg::PuntReason reason, PacketMeta::Kind kin
     return;
   }
   meta_of(packet) = {.kind = kind, .port = lane.port().index()};
-  const RingPtr& strangers = reason == agg::PuntReason::kJoin ? context_.joins : context_.strays;
-  if (rte_ring_enqueue((member ? context_.from_members : strangers).get(), packet) != 0)
+  const RingPtr& ring =
+      reason == agg::PuntReason::kJoin ? context_.joins : context_.unauthenticated;
+  if (rte_ring_enqueue((member ? context_.from_members : ring).get(), packet) != 0)
     drop(lane, member ? DropReason::kControlMembers : DropReason::kControlStrangers, packet);
 }
 
@@ -212,12 +213,12 @@ void Worker::answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, Time
   rte_pktmbuf_free(reply);
   switch (result.outcome) {
     case HostOutcome::kUnreachable:
-      to_control(lane, agg::PuntReason::kStray, PacketMeta::Kind::kUnreachable, sender_of(frame),
-                 packet, now);
+      to_control(lane, agg::PuntReason::kUnauthenticated, PacketMeta::Kind::kUnreachable,
+                 sender_of(frame), packet, now);
       return;
     case HostOutcome::kConflict:
-      to_control(lane, agg::PuntReason::kStray, PacketMeta::Kind::kConflict, sender_of(frame),
-                 packet, now);
+      to_control(lane, agg::PuntReason::kUnauthenticated, PacketMeta::Kind::kConflict,
+                 sender_of(frame), packet, now);
       return;
     case HostOutcome::kIgnored:
     case HostOutcome::kAnswered: break;

@@ -128,7 +128,7 @@ void Worker::run() {
   if (busy) pin_to_cpu_number(index_);
   for (Lane* lane : lanes_) idle_wait_.watch(*lane);
   if (!busy) ask_for_short_slices();
-  IdlePolicy idle(busy, false);
+  IdlePolicy idle(busy);
   idle.wake_by(idle_wait_.woken(), idle_wait_.arms());
   TimeNs now = now_ns();
   TimeNs next_housekeeping = now;

@@ -44,7 +44,7 @@ struct Context {
   // budget a loop, joins one of their own.
   RingPtr from_members;
   RingPtr joins;
-  RingPtr strays;
+  RingPtr unauthenticated;
 
   Worker& owner_of(PortIndex port) const noexcept { return *workers[ports[port]->owner()]; }
 };

@@ -225,12 +225,13 @@ class UdpServed final : public Served {
   // As at the ports of sluiced (dataplane/dpdk): a sender has its share of each kind of packet.
   // Null: it is none of this protocol's version.
   bool may_be_heard(const wire::Packet* packet, const SocketAddress& from, TimeNs now) noexcept {
-    if (packet == nullptr) return intake_.admit(agg::PuntReason::kStray, host_of(from), now);
+    if (packet == nullptr)
+      return intake_.admit(agg::PuntReason::kUnauthenticated, host_of(from), now);
     if (packet->type() == wire::PacketType::kJoin)
       return intake_.admit(agg::PuntReason::kJoin, host_of(from), now);
     if (appliance_.shards().shard(0).is_member(packet->common()))
       return intake_.admit(agg::PuntReason::kMember, packet->common().cookie, now);
-    return intake_.admit(agg::PuntReason::kStray, host_of(from), now);
+    return intake_.admit(agg::PuntReason::kUnauthenticated, host_of(from), now);
   }
 
   void bind(const agg::ControlResult& member, const SocketAddress& from) {

@@ -8,8 +8,15 @@ namespace sluice::dataplane {
 namespace {
 
 using Action = IdlePolicy::Action;
+using enum IdlePolicy::Woken;
 constexpr TimeNs kNever = IdlePolicy::kNever;
 constexpr TimeNs kStart = kSecond;
+
+IdlePolicy adaptive(IdlePolicy::Woken woken, bool arms = false) {
+  IdlePolicy idle(false);
+  idle.wake_by(woken, arms);
+  return idle;
+}
 
 // Loops that find nothing until the policy rests.
 IdlePolicy::Decision rest_of(IdlePolicy& idle, TimeNs now, TimeNs due = kNever) {
@@ -21,7 +28,7 @@ IdlePolicy::Decision rest_of(IdlePolicy& idle, TimeNs now, TimeNs due = kNever) 
 }
 
 TEST(IdlePolicy, SpinsForAMomentThenWaitsForAPacket) {
-  IdlePolicy idle(false, true);
+  IdlePolicy idle = adaptive(kYes);
   for (std::uint32_t loop = 0; loop < IdlePolicy::kSpinLoops; ++loop)
     ASSERT_EQ(idle.after_loop(0, kStart, kNever).action, Action::kGoOn);
   const auto decision = idle.after_loop(0, kStart, kNever);
@@ -33,7 +40,7 @@ TEST(IdlePolicy, SpinsForAMomentThenWaitsForAPacket) {
 }
 
 TEST(IdlePolicy, RestsLongerAfterASecondWithoutWork) {
-  IdlePolicy idle(false, true);
+  IdlePolicy idle = adaptive(kYes);
   TimeNs now = kStart;
   while (now < kStart + kSecond - IdlePolicy::kLongestWait) {
     const auto decision = rest_of(idle, now);
@@ -49,14 +56,14 @@ TEST(IdlePolicy, RestsLongerAfterASecondWithoutWork) {
 }
 
 TEST(IdlePolicy, RestsNoLongerThanWhatWaitsInside) {
-  IdlePolicy idle(false, true);
+  IdlePolicy idle = adaptive(kYes);
   EXPECT_EQ(rest_of(idle, kStart, kStart + 50'000).until, kStart + 50'000);
   EXPECT_EQ(rest_of(idle, kStart, kStart - 1).until, kStart + IdlePolicy::kFirstNap)
       << "what the device does not take yet must not make it spin";
 }
 
 TEST(IdlePolicy, InSteadyTrafficWakesOnceARoundByTheClock) {
-  IdlePolicy idle(false, true);
+  IdlePolicy idle = adaptive(kYes);
   TimeNs now = kStart;
   for (std::uint32_t wake = 0; wake <= IdlePolicy::kSteadyWakes; ++wake) {
     now += IdlePolicy::kRound;
@@ -81,7 +88,7 @@ TEST(IdlePolicy, InSteadyTrafficWakesOnceARoundByTheClock) {
 }
 
 TEST(IdlePolicy, LooksOftenerAtPortsThatCannotWakeIt) {
-  IdlePolicy idle(false, false);
+  IdlePolicy idle = adaptive(kNo);
   EXPECT_EQ(rest_of(idle, kStart).until, kStart + IdlePolicy::kFirstNap);
   EXPECT_EQ(rest_of(idle, kStart).until, kStart + 2 * IdlePolicy::kFirstNap);
   for (int loop = 0; loop < 100; ++loop) rest_of(idle, kStart);
@@ -93,7 +100,7 @@ TEST(IdlePolicy, LooksOftenerAtPortsThatCannotWakeIt) {
 }
 
 TEST(IdlePolicy, ArmsPortsAndLooksOnceMoreBeforeEachWait) {
-  IdlePolicy idle(false, true, true);
+  IdlePolicy idle = adaptive(kYes, true);
   EXPECT_EQ(rest_of(idle, kStart).action, Action::kArm);
   EXPECT_EQ(idle.after_loop(0, kStart, kNever).action, Action::kWait);
   EXPECT_EQ(idle.after_loop(0, kStart, kNever).action, Action::kArm) << "a wait disarms";
@@ -105,9 +112,7 @@ TEST(IdlePolicy, ArmsPortsAndLooksOnceMoreBeforeEachWait) {
 }
 
 TEST(IdlePolicy, ByTheClockUntilAnInterruptCameAndByInterruptsThen) {
-  using enum IdlePolicy::Woken;
-  IdlePolicy idle(false, false);
-  idle.wake_by(kPerhaps, true);
+  IdlePolicy idle = adaptive(kPerhaps, true);
   EXPECT_EQ(rest_of(idle, kStart).action, Action::kArm) << "or none could come";
   const auto early = idle.after_loop(0, kStart, kNever);
   EXPECT_EQ(early.action, Action::kWait);
@@ -143,7 +148,7 @@ TEST(InterruptTrial, EndsWithTheFirstInterruptOrAfterPacketsEnoughWithoutOne) {
 }
 
 TEST(IdlePolicy, BusyPollingNeverRests) {
-  IdlePolicy idle(true, true);
+  IdlePolicy idle(true);
   for (int loop = 0; loop < 10'000; ++loop)
     ASSERT_EQ(idle.after_loop(loop % 2, kStart + loop, kStart).action, Action::kGoOn);
 }

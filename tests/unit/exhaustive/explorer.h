@@ -1,9 +1,9 @@
-// Breadth first through every reachable state of a small job, with the invariants checked in each.
+// Visits every reachable state of a small job breadth first, and checks the invariants in each.
 //
-// From a state, every event that can happen is played to the production objects, and what they did
-// is compared with what the rules say. No event leads back to an earlier state, which is checked:
-// so if from every state but the ends some event without a fault leads on, then every schedule
-// without faults comes to an end, from wherever the faults have left it. A run prints nothing.
+// From a state, every event that can happen is played to the production objects, and their answer
+// is compared with the rules. No event leads back to an earlier state, which is checked. So if from
+// every state but the ends some event without a fault leads on, every schedule without faults comes
+// to an end, from whatever state the faults have led to.
 #pragma once
 
 #include <cstdint>

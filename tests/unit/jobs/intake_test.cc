@@ -44,8 +44,8 @@ TEST(Budget, SpendsManyAtOnceLikeOneByOne) {
 }
 
 TEST(Intake, AFloodOfForgedSendersGetsThePortsRateForEachReason) {
-  for (const PuntReason reason :
-       {PuntReason::kJoin, PuntReason::kStray, PuntReason::kNeighbour, PuntReason::kEcho}) {
+  for (const PuntReason reason : {PuntReason::kJoin, PuntReason::kUnauthenticated,
+                                  PuntReason::kNeighbour, PuntReason::kEcho}) {
     Intake intake(kSeed);
     const RateLimit& limit = Intake::port_limit(reason);
     const auto most = limit.burst + static_cast<std::uint64_t>(2 * kSecond / limit.interval_ns);
@@ -57,8 +57,8 @@ TEST(Intake, AFloodOfForgedSendersGetsThePortsRateForEachReason) {
 
 TEST(Intake, TheLanesOfAPortHaveItsRateTogether) {
   constexpr std::size_t kLanes = 4;
-  for (const PuntReason reason :
-       {PuntReason::kJoin, PuntReason::kStray, PuntReason::kNeighbour, PuntReason::kEcho}) {
+  for (const PuntReason reason : {PuntReason::kJoin, PuntReason::kUnauthenticated,
+                                  PuntReason::kNeighbour, PuntReason::kEcho}) {
     const RateLimit& limit = Intake::port_limit(reason);
     const auto rate = static_cast<std::uint64_t>(2 * kSecond / limit.interval_ns);
     std::uint64_t count = 0;
@@ -72,8 +72,8 @@ TEST(Intake, TheLanesOfAPortHaveItsRateTogether) {
 }
 
 TEST(Intake, OneFlooderLeavesRoomForOthersBehindItsPort) {
-  for (const PuntReason reason :
-       {PuntReason::kJoin, PuntReason::kStray, PuntReason::kNeighbour, PuntReason::kMember}) {
+  for (const PuntReason reason : {PuntReason::kJoin, PuntReason::kUnauthenticated,
+                                  PuntReason::kNeighbour, PuntReason::kMember}) {
     Intake intake(kSeed);
     std::uint64_t refused = 0;
     for (TimeNs now = kStart; now < kStart + kSecond; now += 2 * kMicrosecond) {
@@ -87,7 +87,7 @@ TEST(Intake, OneFlooderLeavesRoomForOthersBehindItsPort) {
 TEST(Intake, AFloodOfOneKindKeepsNoOtherKindOut) {
   Intake intake(kSeed);
   (void)admitted(intake, PuntReason::kEcho, 100'000, 1'000'000, kSecond);
-  (void)admitted(intake, PuntReason::kStray, 100'000, 1'000'000, kSecond);
+  (void)admitted(intake, PuntReason::kUnauthenticated, 100'000, 1'000'000, kSecond);
   (void)admitted(intake, PuntReason::kJoin, 100'000, 1'000'000, kSecond);
   EXPECT_TRUE(intake.admit(PuntReason::kMember, 9, kStart + kSecond));
   EXPECT_TRUE(intake.admit(PuntReason::kNeighbour, 9, kStart + kSecond));
