@@ -1,9 +1,9 @@
-// The appliance's counter blocks: one a lane of a port, one an lcore.
+// The appliance's counter blocks: one for each lane of a port, one for each lcore.
 //
-// Each counter has one writer (the lcore that owns the lane, the lcore itself, or where stated the
-// control thread) and any number of readers; nothing here is ever reset. Every reason for which a
-// switch drops a frame has a name, and the name is its metric label. What a frame for the appliance
-// ends in is a Verdict, counted beside.
+// Each counter has one writer (the lcore that owns the lane, the lcore itself or, where stated, the
+// control thread) and any number of readers; counters are never reset. Every reason for which the
+// switch drops a frame has a name, which is also its metric label. The outcome of a frame for the
+// appliance is a Verdict, which is counted separately.
 #pragma once
 
 #include <array>
@@ -68,35 +68,36 @@ using DropCounters = CountersBy<DropReason, kDropReasonCount>;
 
 inline constexpr std::size_t kClassCount = 64;
 
-using WaitHistogram = BasicHistogram<1'024, 22>;  // of frames in a queue: 1 us .. 2 s
+using WaitHistogram = BasicHistogram<1'024, 22>;  // waiting times of frames in a queue: 1 us .. 2 s
 
-// Of one egress class of a port.
+// The counters of one egress class of a port.
 struct ClassCounters {
   Counter tx_packets;
   Counter tx_bytes;
-  Counter drops;   // frames that did not fit, or had to make room
-  Counter marked;  // frames given the congestion mark
+  Counter drops;   // frames that did not fit, or were evicted for others
+  Counter marked;  // frames that got the congestion mark
   Counter queue_packets;
   Counter queue_bytes;
-  WaitHistogram waits;  // of frames sent
+  WaitHistogram waits;  // of sent frames
 };
 
-// Written by the lcore that owns the lane (a port's part that one lcore serves), but for rx_missed
-// and the link, which stand in a port's first lane.
+// Written by the lcore that owns the lane (the part of a port that one lcore serves). Only
+// rx_missed and the link's counters have other writers; they are in the port's first lane.
 struct PortCounters {
   Counter rx_packets;
   Counter rx_bytes;
-  Counter rx_missed;  // lost in the device, also for want of a buffer; control thread
+  Counter
+      rx_missed;  // lost in the device, also for lack of a buffer; written by the control thread
   Counter tx_packets;
   Counter tx_bytes;
   Counter forwarded;         // frames that came in here and left by another port
-  Counter flooded;           // of those, frames without a single known destination
-  Counter fault_duplicated;  // copies made on purpose
-  Counter fault_reordered;   // frames held back on purpose
+  Counter flooded;           // of these, frames without a single known destination
+  Counter fault_duplicated;  // injected duplicates
+  Counter fault_reordered;   // frames held back by fault injection
   Counter queue_packets;     // in the egress queue now
   Counter queue_bytes;
   Counter link_up;       // 1 while the link or the peer is up; one thread at a time (port.h)
-  Counter link_changes;  // likewise
+  Counter link_changes;  // as link_up
   DropCounters drops;
   std::array<ClassCounters, kClassCount> classes;
 
@@ -105,13 +106,13 @@ struct PortCounters {
 
 // Written by one lcore.
 struct LcoreCounters {
-  Counter busy_ns;  // loops that did work
-  Counter idle_ns;  // loops that found none, naps included
+  Counter busy_ns;  // time of loops that had work
+  Counter idle_ns;  // time of loops without work, naps included
   Counter loops;
-  Counter naps;   // adaptive polling slept
-  Counter wakes;  // naps that a packet at a port ended
+  Counter naps;   // rests of adaptive polling
+  Counter wakes;  // rests that a packet at a port ended
   Counter mac_entries;
-  Counter handed_over;       // frames passed to another lcore
+  Counter handed_over;       // frames handed to another lcore
   DropCounters drops;        // the appliance's own datagrams that never reached a port
   VerdictCounters verdicts;  // of frames for the appliance, except those that its shard counts
 };
@@ -121,7 +122,7 @@ struct PortView {
   std::string name;
   std::vector<const PortCounters*> lanes;
 
-  // `read(counters)` of all lanes together.
+  // The sum of `read(counters)` over all lanes.
   template <class Read>
   std::uint64_t sum(Read&& read) const {
     std::uint64_t total = 0;
@@ -131,13 +132,14 @@ struct PortView {
 };
 struct LcoreView {
   const LcoreCounters* counters = nullptr;
-  const agg::Shard* shard = nullptr;  // only its counters are for other threads
+  const agg::Shard* shard = nullptr;  // other threads may read its counters only
 };
 struct CounterBlocks {
   std::vector<PortView> ports;
   std::vector<LcoreView> lcores;
   const VerdictCounters* control_junk = nullptr;  // control packets that did not parse
-  const DropCounters* control_drops = nullptr;    // of its own datagrams that reached no port
+  const DropCounters* control_drops =
+      nullptr;  // datagrams of the control thread that reached no port
 };
 
 // Packet buffers.

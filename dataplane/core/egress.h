@@ -1,9 +1,9 @@
-// A port's way out, without the device: its queue, its shaper, and what is counted of them.
+// The egress of a port, without the device: its queue, its shaper and their counters.
 //
-// The shell (dataplane/dpdk/port) enqueues what a round brings, then takes bursts and says how much
-// of each the device accepted. What it refused goes back to where it came from, so a frame
-// that arrives in the meantime never waits behind less urgent ones. Pure but for the counters,
-// which it alone writes; one owner lcore.
+// The shell (dataplane/dpdk/lane) enqueues the frames of a round, then takes bursts and says how
+// many frames of each the device accepted. Frames that the device refuses return to the queue, so a
+// frame that arrives meanwhile never waits behind less urgent ones. Pure but for the counters,
+// which only this class writes; one owner lcore.
 #pragma once
 
 #include <algorithm>
@@ -21,18 +21,19 @@ namespace sluice::dataplane {
 
 class Egress {
  public:
-  // Preamble, start delimiter, checksum and gap: what a frame costs on a wire besides its bytes.
+  // Preamble, start delimiter, checksum and gap, which a frame takes on the wire besides its bytes.
   static constexpr std::uint32_t kWireOverheadBytes = 24;
   static constexpr std::uint32_t kBurstPackets = 32;
   using Item = EgressQueue::Item;
   struct Options {
     EgressQueue::Limits queue;
     TokenBucket::Limits shaper;
-    bool in_bursts = false;  // sends half of what the shaper allows at once, and not frame by frame
+    bool in_bursts = false;  // sends half of what the shaper allows at once, not frame by frame
   };
-  // A bucket for this rate (0: unshaped). It holds what the link sends in 200 us, for rounds that
-  // come late, but no more than a burst of the longest frames: so much may lie on the device in
-  // front of an urgent frame (I6). Slow links have at least ten frames.
+  // The bucket for this rate (0: unshaped). It holds what the link sends in 200 us, since rounds
+  // may be late, but no more than a burst of the longest frames, which may lie on the device in
+  // front of an urgent frame (I6). For slow links it holds at least 16 KiB, or that burst if it is
+  // less.
   static constexpr TokenBucket::Limits shaper_for(std::uint64_t rate_bps,
                                                   std::uint32_t max_frame_bytes) noexcept {
     const std::uint64_t burst =
@@ -51,14 +52,15 @@ class Egress {
     static_assert(kBurstPackets <= EgressQueue::kMostPassing);
   }
 
-  // Queues a frame. `free(packet)` takes each one that does not fit, which may be this one;
-  // `mark(packet)` gives this one the congestion mark and says whether it carries it.
+  // Queues a frame. `free(packet)` is called with each frame that is dropped because the queue is
+  // full, which may be this one. `mark(packet)` sets the congestion mark of this frame and returns
+  // whether the frame carries it.
   template <class Free, class Mark>
   void enqueue(const Item& item, Free&& free, Mark&& mark) noexcept {
     ++arrived_;
     if (unshaped_ && passing_count_ < burst_.size() && queue_.empty()) {
       Item& to = burst_[passing_count_++];
-      // One by one: a copy would read wide what the caller has just written narrow.
+      // Field by field: the wide reads of a copy would wait for the caller's narrow stores.
       to.packet = item.packet;
       to.bytes = item.bytes;
       to.egress_class = item.egress_class;
@@ -75,8 +77,8 @@ class Egress {
       counters_.classes[item.egress_class].marked.add(1);
   }
 
-  // Once a round, before take(). A round may pass on as much as came in since the last one, and one
-  // burst of what waited before.
+  // Called once in each round, before take(). A round may send as many frames as came in since the
+  // last flush began, but at least one burst.
   void begin_flush(TimeNs now) noexcept {
     bucket_.refill(now);
     budget_ = 0;
@@ -84,14 +86,15 @@ class Egress {
     budget_ = std::max(kBurstPackets, arrived_);
     arrived_ = 0;
   }
-  // What may go now, kBurstPackets at most; valid until the next call. accept() follows.
+  // The frames that may be sent now, at most kBurstPackets; valid until the next call. accept()
+  // follows.
   std::span<const Item> take() noexcept;
   // The device accepted the first `sent` items of the burst that was taken.
   void accept(std::size_t sent, TimeNs now) noexcept;
-  // After the last burst of a round: makes the depths known.
+  // Called after the last burst of a round: publishes the depths of the queue.
   void publish_depth() noexcept;
 
-  // Gives up everything that waits; returns how many went.
+  // Frees all frames that wait; returns how many.
   template <class Free>
   std::size_t clear(Free&& free) noexcept {
     std::size_t count = std::exchange(passing_count_, 0);
@@ -105,8 +108,8 @@ class Egress {
   }
 
   bool empty() const noexcept { return passing_count_ == 0 && queue_.empty(); }
-  // When it is worth to look at what waits. A system call or a timer a frame would cost more than
-  // the frame.
+  // When the frames that wait should be looked at again. A system call or a timer for each frame
+  // would cost more than the frame.
   TimeNs due() const noexcept {
     if (passing_count_ != 0) return 0;
     return queue_.empty() ? std::numeric_limits<TimeNs>::max()
@@ -123,8 +126,9 @@ class Egress {
     free(item.packet);
   }
 
-  // What was taken; and before, what goes past the empty queue of an unshaped port: as much as may
-  // lie on the device in front of an urgent frame. What the device refuses waits in the queue.
+  // The burst that was taken, and in front of it the frames that bypass the empty queue of an
+  // unshaped port: as many as may lie on the device in front of an urgent frame. Frames that the
+  // device refuses wait in the queue.
   std::array<Item, kBurstPackets> burst_{};
   std::size_t passing_count_ = 0;
   std::size_t taken_count_ = 0;
@@ -133,8 +137,8 @@ class Egress {
   TokenBucket bucket_;
   const bool in_bursts_;
   PortCounters& counters_;
-  std::uint32_t arrived_ = 0;  // since the last flush began
-  std::uint32_t budget_ = 0;   // packets that this flush may still take
+  std::uint32_t arrived_ = 0;  // frames since the last flush began
+  std::uint32_t budget_ = 0;   // frames that this flush may still take
   std::uint64_t touched_ = 0;  // bit c: class c's depth may have changed since it was published
 };
 

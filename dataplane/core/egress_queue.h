@@ -1,11 +1,11 @@
 // One port's egress queue: 64 classes, the most urgent (0) first.
 //
-// Items are opaque pointers with a byte length; the queue never touches what they point to. It is
+// Items are opaque pointers with a length in bytes; the queue never follows the pointers. It is
 // bounded in packets and in bytes: when an arrival does not fit, the newest items of the least
-// urgent class go, which may be the arrival itself. Chosen classes have a guaranteed share of the
-// bytes sent and of the room; without any, the least urgent class that waits has one. Classes
-// without a share starve while more urgent ones fill the link. One owner lcore; no allocation after
-// set-up.
+// urgent class are dropped, or the arrival itself. Classes can be given a guaranteed share of the
+// bytes sent and of the queue's room. If none is, the least urgent class that waits has a share.
+// Classes without a share starve while more urgent ones fill the link. One owner lcore; no
+// allocation after set-up.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ class EgressQueue {
   struct Limits {
     std::uint32_t packets = 4096;
     std::uint64_t bytes = 4u << 20;
-    // The part of the bytes sent that a class gets at least while it waits, 0.001 or more; 0: none.
-    // Together less than 1.
+    // The least share of the bytes sent that a class gets while it waits, 0.001 or more; 0: none.
+    // All shares together are less than 1.
     std::array<double, kClassCount> shares{};
     // When no class has a share: that of whichever waiting class is the least urgent. 0: none.
     double least_urgent_share = 1.0 / 32;
@@ -41,34 +41,36 @@ class EgressQueue {
     std::uint32_t bytes = 0;
     ClassIndex egress_class = 0;
     TimeNs queued_at = 0;
-    std::uint64_t due_before = 0;  // the queue's own, for put_back()
+    std::uint64_t due_before = 0;  // written by the queue, for put_back()
   };
 
   static constexpr std::uint32_t kMostPassing = 32;
 
   explicit EgressQueue(const Limits& limits);
 
-  // Queues an item; false when it does not fit: then make_room() and try again, or drop it.
+  // Queues an item. False: it does not fit; the caller calls make_room() and tries again, or drops
+  // it.
   [[nodiscard]] bool push(const Item& item) noexcept;
   // Evicts one item for an arrival that does not fit: the newest of the least urgent class that is
-  // less urgent than the arrival and holds more than its guaranteed room. An arrival within the
-  // guaranteed room of its class may evict from any class that is not. False: nothing to evict.
+  // less urgent than the arrival and exceeds its guaranteed room. An arrival within the guaranteed
+  // room of its class may evict from any class that exceeds its own. False: nothing can be evicted.
   bool make_room(const Item& arrival, Item& evicted) noexcept;
   // Takes the next item to send; false when empty.
   bool pop(Item& item) noexcept;
-  // Undoes pop(): items that were not sent after all, the last one first, before the next push().
+  // Undoes pop() of items that were not sent after all. Called with the last one first, before the
+  // next push().
   void put_back(const Item& item) noexcept;
 
-  // Counts an item that goes past the queue while it is empty, as if it had been pushed and popped.
-  // Up to kMostPassing of them may then be put back, whatever was pushed since.
+  // Counts an item that bypasses the empty queue, as if it had been pushed and popped. Up to
+  // kMostPassing such items may then be put back, whatever was pushed since.
   void pass(Item& item) noexcept {
     DCHECK(empty());
     item.due_before = levels_[item.egress_class].due;
     sent_bytes_ += item.bytes;
   }
 
-  // More than mark_above_bytes wait that are as urgent as this class or more urgent: whoever sent
-  // what was pushed last should slow down.
+  // Whether more than mark_above_bytes wait in this class and the more urgent ones: the sender of
+  // the last item should slow down.
   bool congested(ClassIndex egress_class) const noexcept {
     return bytes_ > mark_above_bytes_ && bytes_as_urgent(egress_class) > mark_above_bytes_;
   }
@@ -94,8 +96,8 @@ class EgressQueue {
     std::uint32_t previous = kNone;
   };
   static_assert(sizeof(Node) == 32);
-  // `due` and bytes sent are on one scale: a class that waits and has a share is served at the
-  // latest when as many bytes have been sent. Serving it moves `due` on by what the share allows.
+  // `due` is compared with sent_bytes_: a class that waits and has a share is served at the latest
+  // when that many bytes have been sent. Serving it moves `due` on by as much as the share allows.
   struct Level {
     std::uint32_t head = kNone;
     std::uint32_t tail = kNone;
@@ -155,7 +157,7 @@ class EgressQueue {
 
 // --- The path of every packet ---
 
-// After every change of which classes with a share wait, or of when one of them is due.
+// Called after every change of the classes with a share that wait, or of their `due`.
 inline void EgressQueue::choose_next_due() noexcept {
   if (!least_has_share_) return choose_among_chosen();
   if (waiting_ == 0) return;

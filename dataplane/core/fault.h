@@ -1,7 +1,8 @@
 // Decides what a fault-injecting port does to each frame: deliver, drop, duplicate or hold back.
 //
-// Pure: a seed gives the same decisions again. The port (dataplane/dpdk) owns the frames; held ones
-// are kept here as opaque pointers until enough later frames have passed or a time is over.
+// Pure: the same seed gives the same decisions. The lane (dataplane/dpdk) owns the frames. Frames
+// that are held back are kept here as opaque pointers until enough later frames have passed them or
+// a time is over.
 #pragma once
 
 #include <array>
@@ -25,7 +26,7 @@ enum class Fate : std::uint8_t { kDeliver, kDrop, kDuplicate, kHold };
 class FaultLine {
  public:
   static constexpr std::size_t kMaxHeld = 32;
-  static constexpr std::uint32_t kMaxPassed = 8;  // a held frame is overtaken by at most
+  static constexpr std::uint32_t kMaxPassed = 8;  // frames that may overtake a held one
   static constexpr DurationNs kMaxHold = 2 * kMillisecond;
 
   FaultLine() noexcept = default;

@@ -1,6 +1,6 @@
 // The forwarding decision of a learning switch (IEEE 802.1D without spanning tree).
 //
-// Pure: it decides, the worker moves the frames. A frame never goes back out of its own port.
+// Pure: the worker moves the frames. A frame is never sent out of the port by which it came.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ using PortMask = std::uint64_t;
 constexpr PortMask port_bit(PortIndex port) noexcept { return PortMask{1} << port; }
 
 struct ForwardDecision {
-  PortMask out = 0;       // ports to send to; 0: drop
-  bool flood = false;     // no single known destination
+  PortMask out = 0;       // ports to send to; 0: the frame is dropped
+  bool flood = false;     // there is no single known destination
   bool hairpin = false;   // dropped: the destination is behind the port that the frame came from
-  bool for_self = false;  // the appliance itself is addressed, alone or among others
+  bool for_self = false;  // the frame is for the appliance, alone or among others
   MacTable::Learned learned = MacTable::Learned::kKnown;
 };
 
@@ -36,7 +36,8 @@ constexpr bool is_link_local(const wire::Mac& mac) noexcept {
 inline ForwardDecision decide_forward(const wire::EthernetView& view, const ForwardContext& context,
                                       MacTable& table, TimeNs now) noexcept {
   ForwardDecision decision;
-  if (view.src == context.own_mac) return decision;  // a loop or a forger: our frames never return
+  if (view.src == context.own_mac)
+    return decision;  // a loop or a forged address: the appliance's own frames never return
   decision.learned = table.learn({view.src, view.vlan_id()}, context.in_port, now);
   if (view.dst == context.own_mac) {
     decision.for_self = true;

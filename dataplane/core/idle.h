@@ -1,11 +1,11 @@
-// What a polling thread does after a loop: go on, or rest, and until when.
+// Decides what a polling thread does after a loop: whether it goes on or rests, and until when.
 //
-// Pure: it is told what each loop did and names the action; the worker carries it out. Busy polling
-// never rests. Adaptive polling is for machines with fewer cores than threads, where waking up
-// costs more than a packet. So a thread without work waits until a packet wakes it, which is as
-// fast as polling; but while packets keep coming it wakes once a round, by the clock, and takes
-// what has gathered. Ports that can't wake it are looked at oftener. After a second without any
-// work it rests longer.
+// Pure: the policy is told how much work each loop had and names the action, which the worker
+// carries out. Busy polling never rests. Adaptive polling is for machines with fewer cores than
+// threads, where waking up costs more than a packet. A thread without work waits until a packet
+// wakes it, which is as fast as polling. While packets keep coming, the clock wakes it once a
+// round, and it handles all that have gathered. A thread whose ports can't wake it rests more
+// briefly. After about a second without work a thread rests longer.
 #pragma once
 
 #include <algorithm>
@@ -18,9 +18,9 @@
 
 namespace sluice::dataplane {
 
-// Whether a queue's receive interrupts come. Drivers promise some that a device never raises, so
-// they count from the first that came on; none is expected any more after packets enough that one
-// was due for.
+// Finds out whether a queue's receive interrupts come. Some drivers offer interrupts that the
+// device never raises, so interrupts are relied on once the first has come, and given up after
+// enough packets that should have raised one.
 class InterruptTrial {
  public:
   static constexpr std::uint32_t kMostMissed = 8;
@@ -28,7 +28,7 @@ class InterruptTrial {
 
   constexpr State state() const noexcept { return state_; }
   constexpr void note_interrupt() noexcept { state_ = State::kCome; }
-  // The first look after an armed wait that no interrupt ended found packets.
+  // The first loop after an armed wait that no interrupt ended found packets.
   constexpr void note_missed() noexcept {
     if (state_ == State::kUnknown && ++missed_ == kMostMissed) state_ = State::kMissing;
   }
@@ -44,31 +44,32 @@ class IdlePolicy {
   static constexpr std::uint32_t kSpinLoops = 8;  // the next packet of a burst comes at once
   static constexpr std::size_t kWholeBurst = 32;  // after that much work there is more to do
   static constexpr DurationNs kRound = 100 * kMicrosecond;
-  static constexpr std::uint32_t kSteadyWakes = 8;  // that follow each other make steady traffic
-  // What wakes nobody (a straggler's deadline) waits at most that long; in the end kDeepWait.
+  static constexpr std::uint32_t kSteadyWakes = 8;  // wakes in a row that make traffic steady
+  // The longest wait: events that wake no thread (a straggler's deadline) are that late at most.
+  // After kShallowRests it is kDeepWait.
   static constexpr DurationNs kLongestWait = kMillisecond;
   static constexpr DurationNs kFirstNap = 10 * kMicrosecond;
-  // Workers that compute between steps come back within so many rests; then the machine is left
-  // alone.
+  // Jobs whose workers compute between steps send again within so many rests; after them the
+  // machine is left alone.
   static constexpr std::uint32_t kShallowRests = 1000;
   static constexpr DurationNs kDeepWait = 5 * kMillisecond;
   static constexpr DurationNs kDeepNap = 500 * kMicrosecond;
 
   enum class Action : std::uint8_t {
     kGoOn,
-    kArm,   // ask the ports to tell of packets, and look once more: what came before wakes nobody
-    kNap,   // whatever comes
-    kWait,  // for a packet or a call
+    kArm,   // arm the ports, and loop once more: earlier packets wake nobody
+    kNap,   // until the time, whatever comes
+    kWait,  // for a packet or a call, at most until the time
   };
   struct Decision {
     Action action = Action::kGoOn;
     TimeNs until = 0;
   };
 
-  // Whether what comes to any port of this thread wakes it.
+  // Whether packets at all ports of this thread wake it.
   enum class Woken : std::uint8_t {
     kNo,
-    kPerhaps,  // by interrupts of which none has come yet: a machine at rest is left alone
+    kPerhaps,  // by interrupts that have not come yet
     kYes,
   };
 

@@ -1,6 +1,6 @@
-// How often the log tells of what a peer can repeat at will: the first times, then a count.
+// Limits the log lines about events that a peer can repeat at will: the first lines, then counts.
 //
-// Pure: dataplane/dpdk looks and writes.
+// Pure: dataplane/dpdk writes the lines.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ class LogRate {
  public:
   static constexpr DurationNs kWindow = 10 * kSecond;
 
-  // While it goes on, a line a window.
+  // Allows `most_lines` in a window, and one in each further window while events go on.
   explicit constexpr LogRate(std::uint32_t most_lines) noexcept : most_lines_(most_lines) {}
 
-  // After each event, and as often as one likes without: nothing, or that it is told now, with the
-  // number of events that no line told of.
+  // Called after each event, and at any time without one (`event` false). A value: a line is due
+  // now, and this many earlier events had no line.
   constexpr std::optional<std::uint64_t> line(bool event, TimeNs now) noexcept {
     if (now - window_began_ >= kWindow) {
       window_began_ = now;
@@ -41,13 +41,13 @@ class LogRate {
   std::uint64_t untold_ = 0;
 };
 
-// Of a port's link: its state once after the start, then its changes.
+// Limits the log lines about a port's link: its state once after the start, then its changes.
 class LinkLog {
  public:
   static constexpr DurationNs kSettle = 3 * kSecond;  // links negotiate after the start
   static constexpr std::uint32_t kMostLines = 4;      // a window
 
-  // After each look at the link, of which the first follows the start; as LogRate::line().
+  // Called after each look at the link, the first of them after the start. As LogRate::line().
   constexpr std::optional<std::uint64_t> line(bool changed, TimeNs now) noexcept {
     if (!tell_by_) tell_by_ = now + kSettle;
     const auto told = rate_.line(changed || now >= *tell_by_, now);
@@ -56,7 +56,7 @@ class LinkLog {
   }
 
  private:
-  std::optional<TimeNs> tell_by_;  // though nothing changes
+  std::optional<TimeNs> tell_by_;  // the state is told by then, even if it has not changed
   LogRate rate_{kMostLines};
 };
 

@@ -1,8 +1,8 @@
-// Where each MAC address was last seen: the switch's memory.
+// The MAC table: on which port each address was last seen.
 //
-// One table an lcore, never shared: lcores tell each other what they learnt (worker.h). Capacity is
-// fixed at construction; a full bucket forgets its oldest address, so a flood of forged addresses
-// costs flooding, not memory. Time is passed in.
+// Each lcore has a table of its own; lcores tell each other what they learnt (worker.h). The
+// capacity is fixed at construction. A full bucket forgets its oldest address, so forged addresses
+// cost flooding, not memory. Time is passed in.
 #pragma once
 
 #include <cstddef>
@@ -27,13 +27,13 @@ class MacTable {
   };
   enum class Learned : std::uint8_t {
     kKnown,
-    kMovedAgain,  // noted here; told to others with its next frame after kMoveInterval
+    kMovedAgain,  // noted; told to other lcores with its next frame after kMoveInterval
     kNew,
     kMoved,
     kRefreshed,
   };
-  // An address that is seen on two ports at once, forged or behind a loop, moves with every frame:
-  // others hear of one of its moves in this time.
+  // An address that is seen on two ports at once, forged or behind a loop, moves with every frame.
+  // Other lcores are told one of its moves in this time.
   static constexpr DurationNs kMoveInterval = 10 * kMillisecond;
   static constexpr bool worth_telling(Learned learned) noexcept {
     return learned > Learned::kMovedAgain;
@@ -45,18 +45,18 @@ class MacTable {
 
   // Notes that `key` was seen on `port` of this lcore.
   Learned learn(const Key& key, PortIndex port, TimeNs now) noexcept;
-  // The same on another lcore's word: nothing to tell.
+  // Notes what another lcore has learnt, which need not be told on.
   void learn_from_other(const Key& key, PortIndex port, TimeNs now) noexcept;
   std::optional<PortIndex> lookup(const Key& key, TimeNs now) const noexcept;
   // Forgets all addresses behind a port whose link went down.
   void forget_port(PortIndex port) noexcept;
-  // Another one whenever an address came, went or moved.
+  // Changes whenever an address is added, removed or moved.
   std::uint64_t version() const noexcept { return version_; }
-  // How long an address that was seen just now need not be learnt again.
+  // For how long an address that was seen just now need not be learnt again.
   DurationNs refresh_interval() const noexcept { return max_age_ns_ / 8; }
   // Entries in use; aged ones count until they are replaced or swept.
   std::size_t size() const noexcept { return size_; }
-  // Frees aged entries of a part of the table; call it now and then.
+  // Frees aged entries of a part of the table. To be called now and then.
   void sweep(TimeNs now, std::size_t bucket_count) noexcept;
 
  private:
@@ -65,9 +65,9 @@ class MacTable {
     Key key;
     PortIndex port = 0;
     bool used = false;
-    bool untold = false;  // a move of it that others have not heard of
+    bool untold = false;  // a move that other lcores have not been told
     TimeNs seen = 0;
-    TimeNs next_tell = 0;  // a move before then is not told yet
+    TimeNs next_tell = 0;  // a move before then is not told
   };
   // The key's entry, or what makes room for it: empty, with another key, or the oldest.
   Entry& entry_for(const Key& key) noexcept;

@@ -1,8 +1,8 @@
-// Who does what at a port, its device or we: decided once, when the port is opened, from what the
-// device says that it can do.
+// The plan of a port: which work its device does and which the software does. It is made once, when
+// the port is opened, from the device's offers.
 //
-// Pure: dataplane/dpdk asks the device and carries out the plan. The plans of all ports are one
-// table, which stands in the log and which `sluiced --ports` prints.
+// Pure: dataplane/dpdk asks the device and carries out the plan. The plans of all ports are a table
+// in the log, which `sluiced --ports` also prints.
 #pragma once
 
 #include <cstdint>
@@ -11,55 +11,58 @@
 
 namespace sluice::dataplane {
 
-// What a device offers, in DPDK's words; see rte_eth_dev_info_get().
+// The offers of a device, by rte_eth_dev_info_get() of DPDK.
 struct DeviceOffers {
-  bool rx_udp_checksum = false;  // it says of each frame whether its checksum is good
-  bool tx_udp_checksum = false;  // it completes a checksum behind the pseudo-header's sum
-  bool multi_segment = false;    // it sends frames whose parts lie in several buffers
-  bool rss = false;              // the key and the table of its hash can be set
+  bool rx_udp_checksum = false;  // reports of each received frame whether its checksum is good
+  bool tx_udp_checksum =
+      false;                   // completes the checksum of a frame that has the pseudo-header's sum
+  bool multi_segment = false;  // sends frames whose parts lie in several buffers
+  bool rss = false;            // the key and the table of its hash can be set
   std::uint16_t rx_queues = 1;
   std::uint16_t tx_queues = 1;
   friend bool operator==(const DeviceOffers&, const DeviceOffers&) = default;
 };
 
-// What we know of it besides.
+// Other facts about the device.
 struct DeviceKind {
-  // The other end is a process or a guest of this host: nothing can corrupt a frame on the way.
+  // The other end is a process or a guest of this host, so nothing can corrupt a frame between
+  // them.
   bool shared_memory = false;
-  // With receive offloads on, it may hand over frames whose checksum its sender left to the next
-  // device. They could not be forwarded as they are.
+  // With receive offloads on, the device may deliver frames whose sender left the checksum to the
+  // next device. Such frames could not be forwarded as they are.
   bool partial_checksums = false;
-  bool shaped = false;        // to a rate, by us
-  std::uint16_t workers = 1;  // that could serve it
+  bool shaped = false;        // to a rate, by the software
+  std::uint16_t workers = 1;  // workers that could serve the port
 };
 
 enum class ChecksumsBy : std::uint8_t {
   kSoftware,
   kDevice,
-  kNobody,  // only of received frames
+  kNobody,  // of received frames only
 };
 
 // What ends a worker's rest when a packet comes.
 enum class WokenBy : std::uint8_t {
-  kClock,       // nothing: it takes naps
+  kClock,       // nothing: the worker naps
   kDescriptor,  // readable while a packet waits
-  kInterrupt,   // which must be asked for before each rest; the clock, until one has come
-  kNobody,      // busy polling: it does not rest
+  kInterrupt,   // an interrupt, armed before each rest; the clock, until one has come
+  kNobody,      // busy polling: the worker does not rest
 };
 
 struct PortPlan {
-  // UDP only: the sum of an IPv4 header costs less than to ask who has made it.
+  // Of UDP only: computing the checksum of an IPv4 header costs less than a decision about it.
   ChecksumsBy rx = ChecksumsBy::kSoftware;
   ChecksumsBy tx = ChecksumsBy::kSoftware;
-  // Why, for people; of static storage.
+  // The reasons, for people; static strings.
   const char* rx_reason = "";
   const char* tx_reason = "";
-  // Pairs of queues that are used: one for each worker, or one in all.
+  // Pairs of queues in use: one for each worker, or one in all.
   std::uint16_t queues = 1;
   const char* queues_reason = "";
-  bool steered_by_device = false;      // once it has taken the rules for it
-  WokenBy woken_by = WokenBy::kClock;  // once the device runs
-  // The members' results of a sum end in one buffer, instead of a copy each.
+  bool steered_by_device = false;      // if the device takes the flow rules
+  WokenBy woken_by = WokenBy::kClock;  // known once the device runs
+  // The frames of a sum's results to all members end in one shared buffer, instead of a copy for
+  // each.
   bool shares_payloads = false;
 };
 

@@ -1,8 +1,9 @@
 // The operator's classification rules: which frames belong to which egress class.
 //
-// Compiled once at start into one bit mask of rules for each value of each field, so that a frame
-// costs a few loads and ANDs however many rules there are; only prefixes are compared one by one,
-// and only those whose rule fits in everything else. Constant afterwards, read by every lcore.
+// The rules are compiled once at start into a bit mask of rules for each value of each field, so
+// that a frame costs a few loads and ANDs, however many rules there are. Only prefixes are compared
+// one by one, and only those of rules whose other conditions hold. Constant afterwards, read by
+// every lcore.
 #pragma once
 
 #include <array>
@@ -18,7 +19,7 @@ namespace sluice::dataplane {
 // All conditions that are set must hold.
 struct TrafficRule {
   struct Prefix {
-    wire::IpAddress network;  // host bits are not looked at
+    wire::IpAddress network;  // host bits are ignored
     std::uint8_t length = 0;
   };
   ClassIndex egress_class = 0;
@@ -50,7 +51,7 @@ class RuleTable {
     std::uint16_t port = 0;
     Mask rules = 0;  // 0: a free bucket
   };
-  // An address in two words of wire order; an IPv4 address stands in the first.
+  // An address as two words in wire order; an IPv4 address is in the first.
   struct Words {
     std::uint64_t word[2] = {0, 0};
   };

@@ -1,7 +1,8 @@
 // A token bucket: how many bytes a port may send by now.
 //
-// It shapes a port to slightly less than its link, so that the queue stands in the switch, where
-// classes count, and not in the device or the next hop. Exact integer arithmetic, time passed in.
+// It shapes a port to slightly less than its link's rate, so that frames queue in the switch, where
+// classes count, and not in the device or the next hop. Exact integer arithmetic; time is passed
+// in.
 #pragma once
 
 #include <algorithm>
@@ -36,8 +37,8 @@ class TokenBucket {
     refilled_at_ = now;
   }
 
-  // True while any token is left; a packet may overdraw the bucket once, and the debt is paid by
-  // the time before the next. So the long-run rate is exact, whatever the packet sizes.
+  // True while any token is left. A packet may overdraw the bucket, and the next one waits until
+  // the debt is paid. So the long-run rate is exact, whatever the packet sizes.
   bool ready() const noexcept { return unlimited() || tokens_ > 0; }
   void spend(std::uint32_t bytes) noexcept {
     if (!unlimited()) tokens_ -= static_cast<std::int64_t>(bytes) * kUnitsPerByte;
@@ -47,8 +48,8 @@ class TokenBucket {
     if (!unlimited()) tokens_ += static_cast<std::int64_t>(bytes) * kUnitsPerByte;
   }
 
-  // When half of that many bytes, or of a full bucket if that is less, will have been earned; a
-  // time that has passed: they are.
+  // When half of that many bytes, or of a full bucket if that is less, will have been earned. A
+  // time in the past: they have been.
   TimeNs half_earned_at(std::uint64_t bytes) const noexcept {
     if (unlimited()) return refilled_at_;
     const std::uint64_t most = static_cast<std::uint64_t>(full_ / kUnitsPerByte);

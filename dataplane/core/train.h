@@ -1,8 +1,8 @@
-// A train: datagrams of ours of one flow and one length, one behind the other, that leave as one
-// long datagram and are cut on their way (UDP segmentation).
+// Trains: consecutive datagrams of the appliance, of one flow and one length, that are sent as one
+// long datagram and cut later (UDP segmentation).
 //
-// Pure, over headers whose UDP checksum is left to whoever cuts: then those of two datagrams of one
-// flow and length do not differ in any byte.
+// Pure. The UDP checksum of these headers is left to the kernel or device that cuts the train, so
+// the headers of two datagrams of one flow and length do not differ in any byte.
 #pragma once
 
 #include <algorithm>
@@ -14,23 +14,22 @@
 
 namespace sluice::dataplane {
 
-inline constexpr std::size_t kMostInTrain = 64;  // what every kernel takes
+inline constexpr std::size_t kMostInTrain = 64;  // the limit of every kernel
 inline constexpr std::size_t kMostTrainBytes = 65'400;
 
-// How many datagrams a train may have; at least 1.
+// The most datagrams that a train may have; at least 1.
 constexpr std::size_t most_in_train(std::size_t header_bytes, std::size_t payload_bytes) noexcept {
   if (payload_bytes == 0) return 1;
   return std::clamp<std::size_t>((kMostTrainBytes - header_bytes) / payload_bytes, 1, kMostInTrain);
 }
 
-// Whether a frame, not shorter than these headers, begins with them.
+// Whether `next`, a frame that is not shorter than `headers`, begins with them.
 inline bool same_headers(wire::Bytes headers, wire::Bytes next) noexcept {
   return std::memcmp(headers.data(), next.data(), headers.size()) == 0;
 }
 
-// Makes the headers of a datagram those of one that is so many bytes longer, with the
-// pseudo-header's sum in the place of the UDP checksum. `ip_at`: where the IP header begins, of
-// `ip_bytes`.
+// Changes the headers of a datagram to those of one that is `more_bytes` longer. The UDP checksum
+// field holds the pseudo-header's sum. The IP header begins at `ip_at` and has `ip_bytes`.
 inline void lengthen(wire::MutableBytes headers, std::size_t ip_at, std::size_t ip_bytes,
                      std::size_t more_bytes) noexcept {
   const auto grow = [more_bytes](std::uint8_t* at) {

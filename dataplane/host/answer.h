@@ -1,9 +1,10 @@
-// What the appliance answers for itself as a host: ARP requests and neighbour solicitations for its
-// addresses, and pings.
+// The appliance's answers as a host: to ARP requests and neighbour solicitations for its addresses,
+// and to pings.
 //
-// Pure: a parsed frame in, a reply frame out, not longer than the request but for one case of eight
-// bytes, to a sender that is proven to be on the link (neighbour.h). It keeps no neighbour
-// table: the appliance only ever replies to the path that a frame came by. Called by lcore workers.
+// Pure: a parsed frame goes in, a reply frame comes out. The reply is not longer than the request,
+// except in one case by eight bytes, to a sender that is proven to be on the link (neighbour.h).
+// There is no neighbour table: the appliance only replies along the path by which a frame came.
+// Called by lcore workers.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ enum class HostOutcome : std::uint8_t {
   kAnswered,     // a reply of `reply_bytes` is in the caller's buffer
   kIgnored,      // nothing to answer: for another host, or of a kind that needs no reply
   kConflict,     // another host claims an address of the appliance
-  kUnreachable,  // an ICMP error about something we sent: see parse_unreachable()
+  kUnreachable,  // an ICMP error about a datagram of the appliance: see parse_unreachable()
 };
 
 struct HostAnswer {
@@ -26,7 +27,7 @@ struct HostAnswer {
   std::size_t reply_bytes = 0;
 };
 
-// A ping to us, which answer_as_host() would answer. Same precondition.
+// Whether answer_as_host() would answer the frame as a ping. Same precondition.
 bool is_ping(const wire::Frame& frame, const OwnAddress& own) noexcept;
 
 // `frame` is kArp, kIcmp4 or kIcmp6 and has passed steer(). `out` must not overlap the frame.

@@ -1,8 +1,9 @@
-// Neighbour discovery for the appliance's own IPv6 address (RFC 4861 and 4862): what ARP is to
-// IPv4.
+// Neighbour discovery for the appliance's own IPv6 address (RFC 4861 and 4862), which is for IPv6
+// what ARP is for IPv4.
 //
-// Pure, like answer.h, which calls it. It answers solicitations and notices hosts that claim the
-// address; it solicits nobody, because the appliance only replies along paths that frames came by.
+// Pure, like answer.h, which calls it. It answers solicitations and detects hosts that claim the
+// address. It sends no solicitations, because the appliance only replies along paths by which
+// frames came.
 #pragma once
 
 #include "dataplane/host/answer.h"
@@ -11,10 +12,11 @@ namespace sluice::dataplane {
 
 // `frame` is ICMPv6 of type 135 or 136 and has passed steer(); others are ignored.
 //
-// The advertisement carries our Ethernet address where that makes it no longer than the request: an
-// honest solicitation to our group names the sender's own, and one to us alone needs no answer that
-// it has already. One reply is longer, by eight bytes, as the RFC demands the option there: to a
-// host that probes whether our address is free, without a nonce.
+// The advertisement carries the appliance's Ethernet address if that makes it no longer than the
+// request. A normal solicitation to the group has the sender's own address as an option, so the
+// answer fits; a unicast solicitation already has the appliance's address and needs none. One reply
+// is eight bytes longer, because the RFC demands the option: that to a host that probes, without a
+// nonce, whether the appliance's address is free.
 HostAnswer answer_neighbour(const wire::Frame& frame, const OwnAddress& own,
                             wire::MutableBytes out) noexcept;
 

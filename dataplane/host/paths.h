@@ -1,7 +1,7 @@
-// The proven path of every member of every job: where results and notices go.
+// The proven network path of every member of every job, to which results and notices are sent.
 //
-// The control thread binds a path when a join or a keepalive has proven it; lcores read it for each
-// datagram they send. Readers never wait: an entry is a sequence lock over plain words.
+// The control thread binds a path when a join or a keepalive has proven it. Lcores read it for each
+// datagram that they send. Readers never wait: an entry is a sequence lock over words.
 #pragma once
 
 #include <array>
@@ -50,14 +50,14 @@ class PathTable {
     entry->sequence.store(sequence + 2, std::memory_order_release);
   }
 
-  // Any thread. Another one after every bind(); 0: not bound yet.
+  // Any thread. Changes with every bind(); 0: not bound yet.
   std::uint32_t version(JobId job, Rank rank) const noexcept {
     const Entry* entry = find(job, rank);
     return entry == nullptr ? 0 : entry->sequence.load(std::memory_order_acquire);
   }
 
-  // Any thread. Unbound, unknown or just being written (then the datagram is lost like any other,
-  // and its member asks again): `bound` is false.
+  // Any thread. `bound` is false if the path is unbound, unknown or being written right now (the
+  // datagram is then lost like any other, and the member asks again).
   MemberPath read(JobId job, Rank rank) const noexcept {
     MemberPath path;
     const Entry* entry = find(job, rank);
@@ -92,8 +92,8 @@ class PathTable {
   std::unique_ptr<Entry[]> entries_;
 };
 
-// One lcore's copies of the paths that it uses, as headers that are ready to be written. Direct
-// mapped: of two members at one place, each is looked up again in the table.
+// One lcore's cache of the paths that it uses, as prepared headers. Direct mapped: two members that
+// share a place are looked up in the table in turn.
 class Routes {
  public:
   struct Route {
@@ -121,7 +121,8 @@ class Routes {
 
  private:
   static constexpr std::size_t kPlaces = 1024;
-  static constexpr std::size_t kRankStride = 67;  // jobs of one size do not all meet
+  static constexpr std::size_t kRankStride =
+      67;  // so that jobs of one size do not share all places
   struct alignas(64) Place {
     Route route;
     std::uint32_t version = 0;

@@ -1,5 +1,5 @@
-// Puts the page of metrics together at each scrape: from counter blocks, which live as long as the
-// appliance, and from copies of what belongs to jobs, which it asks the control thread for. Writes
+// Builds the page of metrics at each scrape from counter blocks, which live as long as the
+// appliance, and from copies of the jobs' values, which the control thread makes for it. It writes
 // nothing that the data path reads. Thread-safe: scrapes are answered one after the other.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace sluice::dataplane {
 
-// Where the numbers come from. Everything must live until the collector's forget_source(), and
+// The source of the values. Everything in it must live until the collector's forget_source(), and
 // be callable from any thread.
 struct MetricsSource {
   using Inspection = std::function<void(const agg::Jobs&, TimeNs)>;
@@ -28,7 +28,7 @@ class MetricsCollector : public prometheus::Collectable {
  public:
   explicit MetricsCollector(MetricsSource source);
   Families Collect() const override;
-  // From here on nothing of the source is read, and the page is empty.
+  // The source is not read any more, and the page is empty from now on.
   void forget_source();
 
  private:
@@ -41,7 +41,7 @@ class MetricsCollector : public prometheus::Collectable {
 
   mutable std::mutex mutex_;             // guards the rest
   MetricsSource source_;                 // empty once it is forgotten
-  mutable std::vector<Times> previous_;  // an lcore, at the scrape before
+  mutable std::vector<Times> previous_;  // of each lcore, at the scrape before
 };
 
 }  // namespace sluice::dataplane

@@ -16,7 +16,7 @@ class Exposer;
 
 namespace sluice::dataplane {
 
-// Why nobody can listen at such an address now; empty: one can.
+// Why a server can not listen at this address now; empty: it can.
 std::string why_not_listening(const std::string& address);
 
 class MetricsEndpoint {
@@ -25,7 +25,7 @@ class MetricsEndpoint {
   // when it cannot be bound.
   static Result<std::unique_ptr<MetricsEndpoint>> start(const std::string& address,
                                                         MetricsSource source);
-  // Takes up to two seconds: the server looks at its stop flag no more often.
+  // Takes up to two seconds: the server checks its stop flag no more often.
   ~MetricsEndpoint();
   MetricsEndpoint(const MetricsEndpoint&) = delete;
   MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;

@@ -1,5 +1,5 @@
-// Metric families from tables: a row names a metric and says how it is read from a block, and
-// whoever adds a family passes a function that visits the blocks. Private to this folder.
+// Builds metric families from tables: a row names a metric and the function that reads it from a
+// block; a function that visits the blocks is passed with the table. Private to this folder.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -17,8 +17,8 @@ namespace sluice::dataplane {
 using Families = std::vector<prometheus::MetricFamily>;
 using Labels = std::vector<prometheus::ClientMetric::Label>;
 
-// A row of a table of metrics. A name that ends in `_total` makes a counter, any other a gauge.
-// A value that is not a number is one that is not known: it has no row.
+// A row of a table of metrics. A name that ends in `_total` is a counter's, any other a gauge's. A
+// NaN is an unknown value, which has no row.
 template <class Block>
 struct Metric {
   const char* name;
@@ -49,8 +49,8 @@ class FamilyBuilder {
       metric.gauge.value = value;
   }
 
-  // Of durations, a BasicHistogram or of what has its shape, in seconds; of counts as they are. The
-  // last bucket has no bound.
+  // Adds a histogram: of durations (a BasicHistogram, or a type with its members) in seconds, of
+  // counts as they are. The last bucket has no bound.
   template <class Values>
   void histogram_row(Labels labels, const Values& values) {
     constexpr bool kDurations = requires { values.sum_ns(); };

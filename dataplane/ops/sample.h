@@ -1,7 +1,7 @@
-// The jobs as the metrics thread sees them: values, copied on the control thread.
+// Samples of the jobs for the metrics thread: values that are copied on the control thread.
 //
-// A Job may be freed at any moment by the control thread, so the metrics thread never holds one: it
-// asks for a sample and gets copies.
+// The control thread may free a Job at any moment, so the metrics thread never holds one: it asks
+// for a sample.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace sluice::dataplane {
 
-// A Histogram's values, and several of them together; has its shape.
+// The sum of the values of Histograms; it has a Histogram's members.
 class HistogramSample {
  public:
   static constexpr std::size_t kBuckets = Histogram::kBuckets;
@@ -31,7 +31,7 @@ class HistogramSample {
   std::uint64_t sum_ns_ = 0;
 };
 
-// Of a store, over all shards; has a StalenessHistogram's shape.
+// The sample of a store, over all shards; it has a StalenessHistogram's members.
 struct StoreSample {
   static constexpr std::size_t kBuckets = agg::StalenessHistogram::kBuckets;
   static constexpr double bound(std::size_t bucket) noexcept {
@@ -45,12 +45,12 @@ struct StoreSample {
     std::uint64_t parked = 0;
     std::uint64_t ever = 0;
   };
-  std::vector<Layer> layers;  // whose pulls have waited
+  std::vector<Layer> layers;  // layers whose pulls have waited
   DurationNs oldest_parked_ns = 0;
   HistogramSample waits;
   std::array<std::uint64_t, kBuckets> staleness{};
   std::uint64_t staleness_sum = 0;
-  // Of the live members' clocks; nothing while nobody lives.
+  // Of the live members' clocks; nothing while there are none.
   std::optional<Step> least, greatest;
 };
 
@@ -58,13 +58,14 @@ struct MemberSample {
   std::uint16_t rank = 0;
   bool joined = false;
   DurationNs silent_ns = 0;
-  bool awaited = false;           // not in the oldest open slot of the open step, and others wait
+  bool awaited =
+      false;  // its part of the oldest open slot of the open step is missing, and others wait
   Step gradient_step = 0;         // of its newest finished gradient; 0: none known
   std::uint32_t gradient_us = 0;  // D_i, likewise
-  std::uint64_t included = 0;     // over all shards, as the rest
+  std::uint64_t included = 0;     // over all shards, as the counts below
   std::uint64_t late = 0;
   std::uint64_t requeued = 0;
-  // Of a store's worker: its whole iterations, and what it says of itself.
+  // Of a store's worker: its complete iterations, and the values that it reports itself.
   std::optional<Step> clock;
   std::optional<std::uint64_t> suspended_ns;
   std::optional<std::uint32_t> oldest_request_iterations;
@@ -72,12 +73,12 @@ struct MemberSample {
 };
 
 struct JobSample {
-  std::string label;  // the name, with "/ordinal" when there is one
+  std::string label;  // the name, with "/ordinal" if it has one
   wire::JobState state{};
   std::uint16_t joined_count = 0;
   std::uint16_t world_size = 0;
   PolicyOptions policy;
-  std::uint64_t open_gradient_step = 0;  // 0 before the start; of a store the iteration to come
+  std::uint64_t open_gradient_step = 0;  // 0 before the start; of a store the next iteration
   std::uint64_t gradient_chunks = 0;     // of one step
   std::uint64_t k = 0;                   // of the open step
   double noise_scale = 0;
