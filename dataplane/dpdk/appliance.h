@@ -1,8 +1,8 @@
 // The running appliance: DPDK, ports, workers and the control thread, from one Config.
 //
-// start() and stop() on the main thread. This header includes no DPDK, so that main.cc, the metrics
-// endpoint and tests can use it. One appliance a process, since DPDK's environment is one a
-// process.
+// Started and destroyed on the main thread. This header includes no DPDK, so that main.cc, the
+// metrics endpoint and tests can use it. A process has one appliance, since it has one environment
+// of DPDK.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ class Appliance {
   Appliance(const Appliance&) = delete;
   Appliance& operator=(const Appliance&) = delete;
 
-  // What each port's device does and what is left to us; the ports are opened for it and closed.
+  // The table of the ports' plans (core/port_plan.h). Opens the ports for it and closes them.
   static Result<std::string> describe_ports(const config::Config& config);
 
   // "2 ports, 1 shard, 10.77.0.1:7700, MAC ...": for the ready line.
@@ -36,8 +36,8 @@ class Appliance {
   CounterBlocks counters() const;
   BufferUse buffers() const;
 
-  // Runs `inspection` on the control thread, which owns the jobs, and returns when it is done;
-  // false when the appliance is ending. Take copies: nothing may be kept but values.
+  // Runs `inspection` on the control thread, which owns the jobs, and returns when it is done.
+  // False: the appliance is ending. The inspection may keep copies of values only.
   bool inspect(const std::function<void(const agg::Jobs&, TimeNs)>& inspection) const;
 
  private:

@@ -1,4 +1,5 @@
-// Packet buffers: one pool for the appliance, and what travels with a buffer between threads.
+// Packet buffers: the pool of the appliance, its rings, and the data that a buffer carries between
+// threads.
 //
 // Only for dataplane/dpdk. Every thread may allocate and free; the pool is sized once at start.
 #pragma once
@@ -19,19 +20,21 @@
 namespace sluice::dataplane {
 
 inline constexpr std::uint16_t kBurst = 32;
-inline constexpr std::uint32_t kEgressPackets = 4096;           // per lane
-inline constexpr std::uint32_t kInboxPackets = 4096;            // per lcore, from all other threads
-inline constexpr std::uint32_t kMemberPackets = 4096;           // to the control thread
-inline constexpr std::uint32_t kUnauthenticatedPackets = 1024;  // likewise, of each kind
+inline constexpr std::uint32_t kEgressPackets = 4096;  // per lane
+inline constexpr std::uint32_t kInboxPackets = 4096;   // per lcore, from all other threads
+inline constexpr std::uint32_t kMemberPackets = 4096;  // to the control thread
+inline constexpr std::uint32_t kUnauthenticatedPackets =
+    1024;  // to the control thread, in each of two rings
 
-// Why a buffer was handed to another thread. Lies in the buffer's private area.
+// Why a buffer is handed to another thread. Lies in the buffer's private area.
 struct PacketMeta {
   enum class Kind : std::uint8_t {
-    kEgress,       // to a worker: send it out of `port` in class `egress_class`
+    kEgress,       // to a worker: to be sent out of `port` in class `egress_class`
     kShard,        // to a worker: a data packet for its shard, at payload_offset
     kControl,      // to the control thread: a control packet from `port`
     kUnreachable,  // to the control thread: an ICMP error from `port`
-    kConflict,     // to the control thread: an ARP packet from `port` that claims our address
+    kConflict,     // to the control thread: an ARP packet from `port` that claims the appliance's
+                   // address
   };
   Kind kind{};
   std::uint8_t port = 0;
@@ -48,26 +51,26 @@ inline PacketMeta& meta_of(rte_mbuf* packet) noexcept {
 inline wire::Bytes bytes_of(const rte_mbuf* packet) noexcept {
   return {rte_pktmbuf_mtod(packet, const std::uint8_t*), rte_pktmbuf_data_len(packet)};
 }
-// The whole room behind the headroom, for writing a new frame.
+// The bytes behind the headroom, for writing a new frame.
 inline wire::MutableBytes room_of(rte_mbuf* packet) noexcept {
   return {rte_pktmbuf_mtod(packet, std::uint8_t*),
           static_cast<std::size_t>(packet->buf_len - packet->data_off)};
 }
-// Forgets what the device said about a received frame, but for its checksum, which no device reads
-// when the frame is sent on. What says whose memory the frame lies in stays: without it a buffer
-// that a driver attached would be freed as the pool's own.
+// Clears the device's offload flags of a received frame. The checksum flags stay, because no device
+// reads them when the frame is sent on. The flags of external and indirect memory stay too: without
+// them a buffer that a driver attached would be freed as the pool's own.
 inline void clear_offloads(rte_mbuf* packet) noexcept {
   packet->ol_flags &= RTE_MBUF_F_EXTERNAL | RTE_MBUF_F_INDIRECT | RTE_MBUF_F_RX_L4_CKSUM_MASK;
 }
-// What is left to do about a received frame's UDP checksum. Of frames that the device calls bad or
-// says nothing about, we make out ourselves what they are.
+// How a received frame's UDP checksum is still to be checked. The software verifies the checksum of
+// a frame that the device calls bad or says nothing about.
 inline wire::UdpChecksums udp_checksums_of(ChecksumsBy by, const rte_mbuf* packet) noexcept {
   if (by == ChecksumsBy::kNobody) return wire::UdpChecksums::kTrust;
   const bool good = (packet->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_GOOD;
   return by == ChecksumsBy::kDevice && good ? wire::UdpChecksums::kVerified
                                             : wire::UdpChecksums::kVerify;
 }
-// A frame of ours whose UDP checksum is the device's to make.
+// Whether the UDP checksum of a frame of the appliance is left to the device.
 inline bool leaves_checksum(const rte_mbuf* packet) noexcept {
   return (packet->ol_flags & RTE_MBUF_F_TX_L4_MASK) == RTE_MBUF_F_TX_UDP_CKSUM;
 }
@@ -91,15 +94,15 @@ struct PoolDeleter {
 };
 using PoolPtr = std::unique_ptr<rte_mempool, PoolDeleter>;
 
-// Room for the longest frame of any port: its MTU, the Ethernet header and one VLAN tag.
+// The longest frame of any port: its MTU, the Ethernet header and one VLAN tag.
 std::size_t max_frame_bytes(const config::Config& config);
-// What such a frame and the kernel's header take in the ring of an af_packet port. A multiple of a
-// quarter page; a buffer must hold as much, though the header stays in the ring.
+// The size of such a frame and the kernel's header in the ring of an af_packet port, a multiple of
+// a quarter page. A buffer must be as big, though the header stays in the ring.
 constexpr std::size_t af_packet_frame_bytes(std::size_t frame_bytes) noexcept {
   return (frame_bytes + 128 + 1023) / 1024 * 1024;
 }
-// As many buffers as the queues of so many lanes can hold at once, or as appliance.memory_mib
-// allows.
+// Makes as many buffers as the queues of `lanes` lanes can hold at once, or as many as
+// appliance.memory_mib allows.
 Result<PoolPtr> make_pool(const config::Config& config, std::size_t lanes);
 
 }  // namespace sluice::dataplane

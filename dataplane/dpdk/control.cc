@@ -1,4 +1,4 @@
-// The control thread's loop, its packets and its datagrams. Watching and logging is in watch.cc.
+// The control thread's loop, its packets and its datagrams. watch.cc watches and logs.
 
 #include "dataplane/dpdk/control.h"
 
@@ -16,8 +16,8 @@ namespace sluice::dataplane {
 namespace {
 
 constexpr DurationNs kWatchInterval = 200 * kMillisecond;
-// What strangers of all ports may cost: a join takes about 3 us, so at most a fifth of a core. A
-// burst is what a nap lets in.
+// Limits of unauthenticated packets of all ports together: a join takes about 3 us, so they cost at
+// most a fifth of a core. A burst is as many as arrive at these rates during a nap.
 constexpr agg::RateLimit kJoinLimit{.interval_ns = kSecond / 60'000, .burst = 64};
 constexpr agg::RateLimit kUnauthenticatedLimit{.interval_ns = kSecond / 20'000, .burst = 32};
 constexpr std::size_t kBigJobBytes = std::size_t{256} << 20;  // about 0.3 s to make
@@ -75,7 +75,7 @@ void Control::run() {
   finish_inspections();
 }
 
-// Workers still run: the notices leave through their ports.
+// The workers still run: the notices leave through their ports.
 void Control::drain_notices() {
   const TimeNs begin = now_ns();
   jobs_.shutdown(begin);
@@ -101,9 +101,10 @@ std::size_t Control::loop(TimeNs now) {
   return work;
 }
 
-// All that stood in the members' ring when the loop began: members are judged right after,
-// and none by a packet that waits. What comes meanwhile is left for the next loop, so that a flood
-// ends nothing. Strangers' packets are no reason to come back before the next nap.
+// Handles all packets that were in the members' ring when the loop began: members are judged right
+// after, so no packet of theirs may wait. Packets that arrive meanwhile are left for the next loop,
+// so that a flood does not keep this one from ending. Unauthenticated packets do not count as work:
+// the thread naps after them.
 std::size_t Control::poll_packets(TimeNs now) {
   rte_ring& members = *context_.from_members;
   const std::size_t handled = take_packets(members, rte_ring_count(&members), now);
@@ -189,7 +190,7 @@ void Control::send(const MemberPath& path, wire::Bytes datagram) {
   if (!context_.owner_of(path.port).hand_over(packet)) drop(DropReason::kHandover);
 }
 
-// How the control side reaches the workers, the members, and the threads that make memory.
+// Connects the control side to the workers, the members, and the threads that allocate memory.
 struct Control::Driver {
   Control& control;
 

@@ -1,8 +1,8 @@
 // The control thread: joins, keepalives, liveness, the end of jobs. Owns agg::Jobs.
 //
-// Workers hand it control packets through a bounded ring; its own datagrams go to the worker that
-// owns the member's port. It also watches links, since a vhost-user socket that closes is the first
-// sign of a dead worker process.
+// Lcore workers hand control packets to it through bounded rings; it hands its own datagrams to the
+// lcore worker that owns the member's port. It also watches links, since a vhost-user socket that
+// closes is the first sign of a dead worker process.
 #pragma once
 
 #include <array>
@@ -31,22 +31,22 @@ class Control {
   ~Control();
 
   void start();
-  // Tells all members that the appliance is ending, waits until the notices are sent, ends the
+  // Tells all members that the appliance is ending, waits until the notices are sent, and ends the
   // thread.
   void stop();
 
-  // Any thread but the control thread: runs `inspection` on the control thread, between two
-  // packets, and returns when it is done; false when the thread does not run.
+  // Any thread but the control thread: runs `inspection` on the control thread, between two rounds,
+  // and returns when it is done. False: the thread does not run.
   bool inspect(const Inspection& inspection);
 
-  // Control packets that were no valid packets; what became of valid ones is in jobs().verdicts().
+  // Verdicts of control packets that are not valid; the jobs count those of valid packets.
   const VerdictCounters& verdicts() const noexcept { return verdicts_; }
   // Datagrams of the control side that never reached a port.
   const DropCounters& drops() const noexcept { return drops_; }
 
  private:
   struct Driver;  // see agg::serve_control()
-  // At most `per_second` messages a second of one kind; the rest only counts.
+  // Allows `per_second` messages of one kind in a second.
   struct LogLimit {
     TimeNs window_start = 0;
     int count = 0;
@@ -78,12 +78,12 @@ class Control {
   agg::Jobs jobs_;
   VerdictCounters verdicts_;
   DropCounters drops_;
-  // Commands that a worker's ring had no room for yet; one queue a worker keeps their order.
+  // Commands for which a worker's ring had no room yet; a queue for each worker keeps their order.
   std::vector<std::deque<agg::ShardCommand>> backlog_;
-  MemoryThread small_jobs_;  // so that no small job waits while a big one's memory is made
+  MemoryThread small_jobs_;  // so that no small job waits while a big job's memory is allocated
   MemoryThread big_jobs_;
-  std::vector<std::uint64_t> link_changes_;         // a port, as last seen
-  std::map<std::uint16_t, std::string> announced_;  // job id -> what was logged last
+  std::vector<std::uint64_t> link_changes_;         // of each port, as seen last
+  std::map<std::uint16_t, std::string> announced_;  // job id -> its last log line
   std::array<std::uint8_t, kMaxDatagramBytes> reply_{};
   TimeNs next_tick_ns_ = 0;
   TimeNs next_watch_ns_ = 0;

@@ -1,7 +1,8 @@
-// DPDK's environment: started once a process, without root or hugepages where no NIC needs them.
+// Starts DPDK's environment, once in a process, without root or hugepages if no NIC needs them.
 //
-// rte_eal_init pins its caller, so it runs on a thread of its own that ends afterwards. DPDK's log
-// lines go to ours. Called by Appliance::start() on the main thread.
+// rte_eal_init() pins its caller to a CPU, so it runs on a thread of its own that ends afterwards.
+// DPDK's log lines are written to the appliance's log. Called by Appliance::start() on the main
+// thread.
 #pragma once
 
 #include "aggregator/base/status.h"

@@ -1,4 +1,5 @@
-// What a worker does with a received frame: forward it, answer it, or hand it to whom it belongs.
+// What a worker does with a received frame: it forwards it, answers it, or hands it to a shard or
+// the control thread.
 
 #include <rte_ring.h>
 
@@ -36,7 +37,7 @@ void Worker::handle_frame(Lane& lane, rte_mbuf* packet, TimeNs now) noexcept {
     return;
   }
   if (decision.out != 0) {
-    // A group frame: the others get copies, and we read the original.
+    // A group frame: the other hosts get copies, and the appliance reads the original.
     rte_mbuf* copy = rte_pktmbuf_copy(packet, context_.pool.get(), 0, UINT32_MAX);
     if (copy != nullptr)
       forward(lane, decision, frame.ethernet, copy);
@@ -46,7 +47,7 @@ void Worker::handle_frame(Lane& lane, rte_mbuf* packet, TimeNs now) noexcept {
   handle_own(lane, frame, decision.learned, packet, now);
 }
 
-// Those of the ports in `out` whose MTU carries the frame; one tag is not counted as part of it.
+// The ports in `out` whose MTU carries the frame. One VLAN tag does not count.
 PortMask Worker::ports_that_carry(const wire::EthernetView& view, PortMask out) const noexcept {
   PortMask carrying = out;
   for (PortMask rest = out; rest != 0; rest &= rest - 1) {
@@ -105,7 +106,7 @@ void Worker::handle_own(Lane& lane, wire::Frame& frame, MacTable::Learned learne
                         TimeNs now) noexcept {
   const Verdict why = wire::parse_content(udp_checksums_of(lane.port().plan().rx, packet), frame);
   if (!ok(why)) {
-    // A group frame was for everyone else as much as for us: not our business whether it is sound.
+    // A group frame that is not valid counts as none of the appliance's: it was for all hosts.
     if (!frame.ethernet.dst.is_group()) counters_.verdicts.count(why);
     rte_pktmbuf_free(packet);
     return;
@@ -147,13 +148,15 @@ void Worker::to_shard(Lane& lane, const wire::Datagram& datagram, ShardId shard,
   drop(lane, DropReason::kHandover, packet);
 }
 
-// Noise ends here; whoever has a member's cookie does not stand in line with those who have none.
+// Drops datagrams that are no requests. Packets with a member's cookie have a ring of their own,
+// apart from unauthenticated ones.
 void Worker::handle_control(Lane& lane, const wire::Frame& frame, rte_mbuf* packet,
                             TimeNs now) noexcept {
   wire::Packet request;
   const Verdict found = wire::parse(frame.payload, request);
   const bool known = ok(found);
-  const bool foreign = !known && agg::is_foreign_join(frame.payload);  // the control side tells it
+  const bool foreign =
+      !known && agg::is_foreign_join(frame.payload);  // answered by the control side
   if (!foreign && (!known || !agg::is_request(request.type()))) {
     counters_.verdicts.count(known ? Verdict::kBadType : found);
     rte_pktmbuf_free(packet);
@@ -165,7 +168,7 @@ void Worker::handle_control(Lane& lane, const wire::Frame& frame, rte_mbuf* pack
     reason = agg::PuntReason::kJoin;
   } else if (shard_.is_member(request.common())) {
     reason = agg::PuntReason::kMember;
-    sender = request.common().cookie;  // many may share an address
+    sender = request.common().cookie;  // many members may share an address
   }
   to_control(lane, reason, PacketMeta::Kind::kControl, sender, packet, now);
 }
@@ -197,7 +200,7 @@ void Worker::answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, Time
     return;
   }
   const HostAnswer result = answer_as_host(frame, context_.own, room_of(reply));
-  // Asked after the answer, since most ARP is about others and costs the port nothing.
+  // The budget is asked after the answer, since most ARP is about other hosts and needs none.
   if (result.outcome == HostOutcome::kAnswered && !ping &&
       !intake.admit(agg::PuntReason::kNeighbour, sender_of(frame), now)) {
     rte_pktmbuf_free(reply);

@@ -1,8 +1,8 @@
-// What one worker has of a switch port: a pair of the device's queues, the port's egress queue and
-// shaper, the faults injected on purpose, and what is counted of all that.
+// The part of a switch port that one worker serves: a pair of the device's queues, an egress queue
+// and a shaper, fault injection, and their counters.
 //
-// begin_round(), receive(), enqueue() and flush() on the lcore that owns the lane; counters() from
-// anywhere.
+// begin_round(), receive(), enqueue() and flush() run on the lcore that owns the lane; any thread
+// may read counters().
 #pragma once
 
 #include <rte_mbuf.h>
@@ -19,32 +19,33 @@ namespace sluice::dataplane {
 
 class Port;
 
-class alignas(64) Lane {  // no line of two lcores
+class alignas(64) Lane {  // so that two lcores share no cache line
  public:
-  // A burst may grow by duplicates and by frames that had been held back.
+  // A burst may grow by duplicates and by frames that were held back.
   static constexpr std::size_t kMaxReceived = 2 * kBurst + FaultLine::kMaxHeld;
   using Burst = std::array<rte_mbuf*, kMaxReceived>;
 
-  // Of a port that outlives it. `queue` is the device's, for both directions.
+  // The port outlives the lane. `queue` is the device's queue of both directions.
   Lane(const Port& port, std::uint16_t queue, rte_mempool* pool, TimeNs now,
        const config::Config& appliance);
-  ~Lane();  // the device sends and receives no more
+  ~Lane();  // precondition: the device has stopped
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // First in each round of the owner's loop: what is enqueued until the next one came at this time.
+  // Called first in each round of the owner's loop: frames that are enqueued in this round count as
+  // arrived at this time.
   void begin_round(TimeNs now) noexcept { round_began_ = now; }
-  // Fills `burst` from its start and returns how many. Frames are in one piece, also those that the
-  // device left in several buffers; some may be longer than the MTU: they are not forwarded, but a
-  // join may be refused with both sizes.
+  // Fills `burst` from its start and returns the number of frames. Frames are in one piece, also
+  // those that the device left in several buffers. A frame may be longer than the MTU: it is not
+  // forwarded, but a join in it can be refused with both sizes.
   std::size_t receive(Burst& burst, TimeNs now) noexcept;
-  // Queues a frame, marked if its class is congested; drops the least urgent ones when it does not
-  // fit.
+  // Queues a frame, with the congestion mark if its class is congested. If it does not fit, drops
+  // the least urgent frames.
   void enqueue(rte_mbuf* packet, ClassIndex egress_class) noexcept;
-  // Sends what shaper and device take; returns how many frames left.
+  // Sends the frames that shaper and device take; returns how many.
   std::size_t flush(TimeNs now) noexcept;
 
-  // When something that waits may be sent; the end of time: nothing does.
+  // When a waiting frame may be sent; the end of time if none waits.
   TimeNs due() const noexcept { return egress_.due(); }
   const Port& port() const noexcept { return port_; }
   std::uint16_t queue() const noexcept { return queue_; }

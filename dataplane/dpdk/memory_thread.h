@@ -1,8 +1,8 @@
-// A helper thread of the control thread that makes the memory of new jobs and frees that of old
-// ones.
+// A helper thread of the control thread, which allocates the memory of new jobs and frees that of
+// ended ones.
 //
-// One order after the other; the control thread posts them and takes back what is done. It runs at
-// a lower priority than the threads that move packets.
+// It carries out one order after the other; the control thread posts orders and polls for those
+// that are done. It runs at a lower priority than the threads that move packets.
 #pragma once
 
 #include <condition_variable>
@@ -22,10 +22,10 @@ class MemoryThread {
   MemoryThread& operator=(const MemoryThread&) = delete;
 
   void start();
-  // What is being made is dropped: its job will not be.
+  // Gives up the order that is being carried out: its job will not be created.
   void stop();
   void post(agg::MemoryOrder order);
-  // An order that has been carried out. False: none.
+  // Takes an order that has been carried out. False: there is none.
   bool poll(agg::MemoryOrder& order);
 
  private:

@@ -1,7 +1,8 @@
-// Putting a datagram of ours into a buffer: payload first, headers in front of it afterwards.
+// Writes a datagram of the appliance into a buffer: first the payload, then the headers in front of
+// it.
 //
-// The payload goes behind room for the longest headers, so that it can be written before it is
-// known to whom it goes and never has to move.
+// The payload leaves room for the longest headers in front of it. So it can be written before its
+// receiver is known, and never has to be moved.
 #pragma once
 
 #include <cstring>
@@ -10,25 +11,26 @@
 
 namespace sluice::dataplane {
 
-// Where a fresh buffer takes the UDP payload.
+// The bytes of a fresh buffer for the UDP payload.
 inline wire::MutableBytes datagram_room(rte_mbuf* packet) noexcept {
   return room_of(packet).subspan(wire::kMaxUdpHeaderBytes);
 }
 
-// A buffer with these bytes for so many frames to end in, each of which is to free it once. Null:
-// the pool has none.
+// A buffer with these bytes, in which `frames` frames are to end; each of them frees it once. Null:
+// the pool is empty.
 inline rte_mbuf* share(rte_mempool* pool, wire::Bytes bytes, std::uint16_t frames) noexcept {
   rte_mbuf* shared = rte_pktmbuf_alloc(pool);
   if (shared == nullptr) return nullptr;
   std::memcpy(room_of(shared).data(), bytes.data(), bytes.size());
   set_frame_bytes(shared, bytes.size());
-  rte_mbuf_refcnt_set(shared, frames);  // at once: nobody else has seen it
+  rte_mbuf_refcnt_set(shared, frames);  // not atomic: no other thread knows the buffer
   return shared;
 }
 
-// Writes the headers in front of `room_bytes` in datagram_room() and makes the buffer the frame,
-// which ends in `shared` if there is one, and then owns one of its references. `by` says who makes
-// the UDP checksum where the frame leaves. False: the path is unusable; both buffers are untouched.
+// Writes the headers in front of the `room_bytes` in datagram_room(), so that the buffer becomes
+// the frame. If `shared` is given, the frame ends in it and owns one of its references. `by` says
+// who makes the UDP checksum at the port of departure. False: the path is unusable, and both
+// buffers are unchanged.
 inline bool put_headers(rte_mbuf* packet, wire::UdpHeaders& headers, std::size_t room_bytes,
                         wire::PartialSum payload_sum, ChecksumsBy by,
                         rte_mbuf* shared = nullptr) noexcept {

@@ -22,10 +22,10 @@ constexpr std::uint32_t kMacUpdates = 1024;
 constexpr std::size_t kMacUpdatesPerLoop =
     64;  // a flood of new addresses elsewhere must not stop this lcore
 
-// Frames whose bytes are fetched while those before them are handled.
+// Frames whose bytes are prefetched while the frames before them are handled.
 constexpr std::size_t kPrefetchFrames = 2;
 
-// For fewer a buffer more costs as much as the copies.
+// For fewer frames one more buffer costs as much as the copies.
 constexpr std::uint16_t kLeastFramesThatShare = 3;
 
 void pin_to_cpu_number(std::uint16_t index) {
@@ -218,7 +218,7 @@ std::size_t Worker::poll_mac_updates(TimeNs now) noexcept {
   return count;
 }
 
-// How the shard reaches the control thread and the ports.
+// Connects the shard to the control thread and the ports.
 struct Worker::ShardDriver {
   Worker& worker;
 
@@ -245,7 +245,7 @@ struct Worker::ShardDriver {
   }
 };
 
-// None while the pool has not enough: results wait in the shard.
+// Empty while the pool has too few buffers: results wait in the shard.
 std::span<agg::Transmit> Worker::tx_buffers() noexcept {
   if (used_ != 0) {
     if (rte_pktmbuf_alloc_bulk(context_.pool.get(), spares_.data(), static_cast<unsigned>(used_)) !=
@@ -257,8 +257,8 @@ std::span<agg::Transmit> Worker::tx_buffers() noexcept {
   return outgoing_;
 }
 
-// A buffer with what the first of these datagrams ends in, and those behind it that end in the
-// same, with a reference for each of them. Null: none is worth it, or to be had.
+// A buffer with the shared end of the first of these datagrams, with a reference for each datagram
+// of the run that ends in it. Null: too few datagrams share it, or the pool is empty.
 rte_mbuf* Worker::share_payload(std::span<const agg::Transmit> rest) noexcept {
   const wire::Bytes bytes = rest.front().shared;
   if (bytes.empty() || !context_.shares_payloads) return nullptr;
@@ -267,8 +267,8 @@ rte_mbuf* Worker::share_payload(std::span<const agg::Transmit> rest) noexcept {
   return frames < kLeastFramesThatShare ? nullptr : share(context_.pool.get(), bytes, frames);
 }
 
-// The datagram stands in the buffer, which it takes, but for its end: that stands in `payload`, of
-// which it takes a reference, or else still in the shard.
+// Sends the datagram in `packet`, which it takes. The end of the datagram is in `payload`, of which
+// it takes a reference, or, if that is null, still in the shard.
 void Worker::send_of_shard(rte_mbuf* packet, rte_mbuf* payload,
                            const agg::Transmit& transmit) noexcept {
   Routes::Route* route = routes_.find(transmit.job, transmit.rank);
@@ -300,14 +300,14 @@ std::size_t Worker::loop(TimeNs now) noexcept {
   return work;
 }
 
-// When a port's shaper lets something go that waits now.
+// When a port's shaper lets a waiting frame go.
 TimeNs Worker::due() const noexcept {
   TimeNs due = IdlePolicy::kNever;
   for (const Lane* lane : lanes_) due = std::min(due, lane->due());
   return due;
 }
 
-// Ports of all workers: a link that went down takes its addresses along.
+// Checks the ports of all workers: forgets the addresses behind a link that went down.
 void Worker::notice_links() noexcept {
   PortMask up = 0;
   for (const auto& port : context_.ports) {

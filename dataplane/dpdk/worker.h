@@ -1,9 +1,10 @@
-// One lcore's loop: its ports, its shard, its part of the switch.
+// A worker: the loop of one lcore over its lanes, its shard and its part of the switch.
 //
-// Each port and each shard has exactly one owning worker. What belongs to another one is handed
-// over through that worker's inbox, a bounded ring that any thread may fill. Nothing else is shared
-// but constants, the path table and counters. Its round for the shard is serve_shard(); what
-// happens to a frame is in frames.cc, the rest in worker.cc.
+// Each shard, and each lane of a port, has exactly one owning worker; a port has a lane for one
+// worker or for each of them (port.h). Frames for another worker are handed over through its inbox,
+// a bounded ring that any thread may fill. Apart from that, threads share only constants, the path
+// table and counters. A worker's round for its shard is serve_shard(); frames.cc handles received
+// frames, worker.cc has the rest.
 #pragma once
 
 #include <atomic>
@@ -26,13 +27,14 @@ namespace sluice::dataplane {
 
 class Worker;
 
-// What all threads of the data plane know. Complete before the first of them starts, then constant.
+// What all threads of the data plane share. Complete before the first of them starts, then
+// constant.
 struct Context {
   OwnAddress own;
   Classifier classifier;
   config::Polling polling{};
   bool forwarding = true;
-  bool shares_payloads = false;  // some port does, see PortPlan
+  bool shares_payloads = false;  // true if some port does, see PortPlan
   std::size_t mac_entries = 0;
   DurationNs mac_age_ns = 0;
   std::size_t max_datagram_bytes = 0;  // UDP payload that fits a buffer behind the longest headers
@@ -40,8 +42,8 @@ struct Context {
   std::vector<std::unique_ptr<Worker>> workers;
   std::unique_ptr<PathTable> paths;
   PoolPtr pool;
-  // To the control thread, rte_mbuf*: members' packets are drained first and all; strangers get a
-  // budget a loop, joins one of their own.
+  // Rings to the control thread, of rte_mbuf*. Members' packets are drained first and completely.
+  // Joins, and other packets without a member's cookie, have a budget each.
   RingPtr from_members;
   RingPtr joins;
   RingPtr unauthenticated;
@@ -59,14 +61,14 @@ class Worker {
   void start();
   void stop();  // returns when the thread has ended
 
-  // Any thread: hands a buffer with its PacketMeta to this worker. False: the inbox is full and the
-  // buffer is still the caller's.
+  // Any thread: hands a buffer with its PacketMeta to this worker. False: the inbox is full, and
+  // the buffer is still the caller's.
   bool hand_over(rte_mbuf* packet) noexcept;
-  // Control thread: false when the ring is full; try again later.
+  // Control thread. False: the ring is full, and the caller tries again later.
   bool post(const agg::ShardCommand& command) noexcept;
   // Control thread: the shard's next event, if any.
   bool poll_event(agg::ShardEvent& event) noexcept;
-  // Any thread: tells this worker where an address was seen.
+  // Any thread: tells this worker on which port an address was seen.
   void tell(const MacTable::Key& key, PortIndex port) noexcept;
 
   const LcoreCounters& counters() const noexcept { return counters_; }
@@ -106,7 +108,8 @@ class Worker {
   void to_control(Lane& lane, agg::PuntReason reason, PacketMeta::Kind kind, std::uint64_t sender,
                   rte_mbuf* packet, TimeNs now) noexcept;
   void answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
-  // `losses` counts the packet if the port is another worker's and that one's inbox is full.
+  // `losses` counts the packet if the port is another worker's and the inbox of that worker is
+  // full.
   void send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet,
             DropCounters& losses) noexcept;
   void drop(Lane& lane, DropReason reason, rte_mbuf* packet) noexcept;
@@ -117,7 +120,8 @@ class Worker {
   Context& context_;
   const std::uint16_t index_;
   std::vector<Lane*> lanes_;
-  std::vector<agg::Intake> intakes_;  // one a port, used for those that it serves
+  std::vector<agg::Intake>
+      intakes_;  // one for each port, used for the ports that this worker serves
   PortMask up_ = 0;
   agg::Shard shard_;
   Routes routes_;
@@ -127,13 +131,13 @@ class Worker {
   RingPtr commands_;     // agg::ShardCommand
   RingPtr events_;       // agg::ShardEvent, to the control thread
   RingPtr mac_updates_;  // MacUpdate
-  // For the shard's next datagrams: buffers, and room in each. The first `used_` are gone.
+  // Buffers for the shard's next datagrams, and a Transmit for each. The first `used_` are used up.
   Lane::Burst spares_{};
   std::array<agg::Transmit, kBurst> outgoing_;
   std::size_t used_ = kBurst;
   Lane::Burst burst_{};
   IdleWait idle_wait_;
-  // The buffers of what has arrived for the shard, until it is handled.
+  // The buffers of datagrams that have arrived for the shard, until it has handled them.
   Lane::Burst arrived_{};
   std::size_t arrived_count_ = 0;
   LcoreCounters counters_;

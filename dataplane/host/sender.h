@@ -1,5 +1,5 @@
-// Who sent a frame, for agg::Intake: the Ethernet address of a neighbour, the IP address of
-// everybody else. Pure.
+// Identifies the sender of a frame for agg::Intake: by its Ethernet address if it is a neighbour,
+// else by its IP address. Pure.
 #pragma once
 
 #include <cstdint>
