@@ -1,24 +1,25 @@
-// Where the work is done that a session's thread need not do itself: thresholds take passes over
-// whole tensors, while datagrams wait.
+// Executors run work that would delay the session's thread: finding a threshold takes passes over a
+// whole tensor, while datagrams wait.
 #pragma once
 
 #include <atomic>
 
 namespace sluice::client {
 
-// A piece of work that can be done again and again. What it reads and writes is its own while it is
-// not done.
+// A piece of work that can be run repeatedly. The data that it reads and writes belongs to it while
+// it is not done.
 class Task {
  public:
   virtual ~Task() = default;
-  // What was written by run() is seen by who has read true.
+  // A thread that reads true sees everything that run() has written.
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   void wait() const noexcept { done_.wait(false, std::memory_order_acquire); }
-  // Before it is given to an executor.
+  // Called before the task is given to an executor.
   void begin() noexcept { done_.store(false, std::memory_order_release); }
-  // Once after each begin(), on any thread.
+  // Called once after each begin(), on any thread.
   void run() noexcept {
-    [[maybe_unused]] const bool begun = !done();  // sees what was written before begin()
+    [[maybe_unused]] const bool begun =
+        !done();  // so that work() sees what was written before begin()
     work();
     done_.store(true, std::memory_order_release);
     done_.notify_all();
@@ -32,10 +33,10 @@ class Task {
 class Executor {
  public:
   virtual ~Executor() = default;
-  // Runs the task, which has begun: before it returns, or at some time on another thread; then
-  // whoever made the executor tells the session's thread.
+  // Runs the task, whose begin() was called: before it returns, or later on another thread. In the
+  // latter case the executor's owner wakes the session's thread.
   virtual void execute(Task& task) = 0;
-  // Returns when it has run.
+  // Returns when the task has run.
   virtual void finish(Task& task) = 0;
 };
 

@@ -32,8 +32,8 @@ struct Sums {
   double right = 0;
 };
 
-// Two sums at once in the order that the header gives: `kernel(d, at, left, right)` adds what it
-// makes of the values from `at` on, a vector of them, to both.
+// Computes two sums at once in the order that the header states: `kernel(d, at, left, right)` adds
+// its terms of a vector of values, from `at` on, to both.
 template <class Kernel>
 HWY_INLINE Sums sum_up(std::size_t elem_count, const Kernel& kernel) {
   const Floats d;
@@ -94,7 +94,7 @@ Above above_of(const Values& values, std::uint32_t least) {
   return {elem_count, sums.left};
 }
 
-// Most magnitudes are in none of the ranges, so a vector of those is passed over at once.
+// Most magnitudes are in none of the ranges, so a vector of such magnitudes is skipped at once.
 void count_ranges_of(const Values& values, std::uint32_t first, int shift, Histogram& histogram) {
   const Floats d;
   const hn::RebindToUnsigned<Floats> d_bits;
@@ -146,8 +146,8 @@ void count_ranges(const Values& values, std::uint32_t first, int shift,
   HWY_DYNAMIC_DISPATCH(count_ranges_of)(values, first, shift, histogram);
 }
 
-// Narrows [low, high) down to one value: each pass counts kRanges parts of it, and goes on in the
-// part that the rank falls into.
+// Narrows [low, high) down to one value: each pass counts the magnitudes in kRanges parts of it,
+// and the next pass takes the part into which the rank falls.
 std::uint32_t select(const Values& values, std::uint64_t rank, std::uint32_t low,
                      std::uint32_t high) noexcept {
   CHECK(rank >= 1 && rank <= values.elem_count);

@@ -1,12 +1,14 @@
-// What thresholds are made of: passes over the magnitudes |gradient + residual| of a tensor.
+// Passes over the magnitudes |gradient + residual| of a tensor, from which thresholds are computed.
 //
-// A magnitude is looked at as its bits, an integer of 31 bits. One SIMD source (magnitudes.cc,
-// Highway), chosen at run time, and the same result on every instruction set: counts are exact, and
-// sums have one order of addition. In it a block of kSumBlock elements has kSumLanes sums in
-// float32, element i of the block going into sum i % kSumLanes in order of i; then the block's sums
-// are added in order of their number to a double from zero, and block b's double to column
-// b % kSumColumns, in order of b; at last the columns are added in order. (Columns, so that a
-// device with as many threads need not add one block after the other.)
+// A magnitude is handled as its bits, an integer of 31 bits. One SIMD source (magnitudes.cc,
+// Highway), dispatched at run time, gives the same result on every instruction set: counts are
+// exact, and sums have one order of addition:
+// 1. A block of kSumBlock elements has kSumLanes sums in float32. Element i of the block is added
+// to sum i % kSumLanes, in the order of i.
+// 2. The block's sums are added to a double, which begins at zero, in the order of their numbers.
+// 3. The double of block b is added to column b % kSumColumns, in the order of b.
+// 4. The columns are added in order. (With columns, a device with as many threads need not add one
+// block after the other.)
 //
 // Pure; any thread. No call allocates.
 #pragma once
@@ -24,7 +26,7 @@ inline constexpr std::size_t kSumLanes = 16;
 inline constexpr std::size_t kSumBlock = 1024;
 inline constexpr std::size_t kSumColumns = 256;
 
-// Of two spans of one length.
+// Two arrays of one length.
 struct Values {
   const float* gradient = nullptr;
   const float* residual = nullptr;
@@ -41,14 +43,14 @@ struct Moments {
 };
 Moments moments(const Values& values) noexcept;
 
-// Of the magnitudes from `least` on.
+// The number and the sum of the magnitudes of at least `least`.
 struct Above {
   std::uint64_t elem_count = 0;
   double sum = 0;
 };
 Above above(const Values& values, std::uint32_t least) noexcept;
 
-// Counts magnitudes by ranges as long as 2^shift: range i begins at first + (i << shift).
+// Counts magnitudes in ranges of length 2^shift: range i begins at first + (i << shift).
 inline constexpr int kRangeBits = 11;
 inline constexpr std::size_t kRanges = std::size_t{1} << kRangeBits;
 struct Histogram {
@@ -58,8 +60,8 @@ struct Histogram {
 void count_ranges(const Values& values, std::uint32_t first, int shift,
                   Histogram& histogram) noexcept;
 
-// The `rank`th greatest magnitude, from 1. `low` and `high`, where the caller expects low <= it <
-// high, save passes when that is true.
+// The `rank`th greatest magnitude, counted from 1. If the caller expects it in [low, high), these
+// save passes if the expectation is right.
 std::uint32_t select(const Values& values, std::uint64_t rank, std::uint32_t low = 0,
                      std::uint32_t high = kMagnitudes) noexcept;
 

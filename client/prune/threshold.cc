@@ -12,7 +12,8 @@ namespace sluice::client {
 namespace {
 
 constexpr std::uint64_t kSampleEvery = 100;  // a hundredth of the elements
-constexpr double kLeastInSample = 16;  // elements that shall leave; with fewer it says nothing
+constexpr double kLeastInSample =
+    16;  // elements of the sample that are to leave; with fewer a sample is of no use
 constexpr int kDynamicRounds = 3;
 constexpr double kFirstDensity = 0.25, kDensityStep = 0.25;
 
@@ -20,15 +21,16 @@ bool takes_share(PruneRule rule) noexcept {
   return rule == PruneRule::kStatic || rule == PruneRule::kSampled;
 }
 
-// A threshold that is above zero and finite. Below the least normal number nothing leaves: no
-// gradient is that small, and an application may have it rounded to zero.
+// Makes a threshold positive and finite: at least the least normal number, since no gradient is
+// smaller and an application may flush such numbers to zero.
 float usable(double threshold) noexcept {
   using Limits = std::numeric_limits<float>;
   if (!(threshold <= Limits::max())) return Limits::max();
   return std::max(static_cast<float>(threshold), Limits::min());
 }
 
-// One magnitude of every kSampleEvery, at places that no row length of a matrix falls in with.
+// Takes one magnitude of every kSampleEvery, at places that do not line up with the rows of a
+// matrix.
 void take_sample(const Values& values, std::uint32_t seed,
                  std::span<std::uint32_t> sample) noexcept {
   for (std::size_t i = 0; i < sample.size(); ++i) {
@@ -43,7 +45,7 @@ std::uint32_t at_rank(std::span<std::uint32_t> sample, double rank) noexcept {
   return *place;
 }
 
-// What the sample says about the `rank`th greatest magnitude: a range that it is very likely in.
+// A range that very likely has the `rank`th greatest magnitude, by the sample.
 std::uint32_t select_near(const Values& values, std::uint64_t rank, double rank_in_sample,
                           std::span<std::uint32_t> sample) noexcept {
   const double margin = 4 * std::sqrt(rank_in_sample) + 2;
@@ -54,7 +56,7 @@ std::uint32_t select_near(const Values& values, std::uint64_t rank, double rank_
   return select(values, rank, low, high);
 }
 
-// The biggest `rank` leave, or about as many.
+// The threshold with which the greatest `rank` elements leave, or about as many.
 std::uint32_t greatest(const Values& values, std::uint64_t rank, bool exact, std::uint32_t seed,
                        std::span<std::uint32_t> sample) noexcept {
   const double rank_in_sample = static_cast<double>(rank) * static_cast<double>(sample.size()) /
@@ -77,7 +79,7 @@ double deviation(const Values& values) noexcept {
   return std::sqrt(std::max(0.0, total.squares / count - mean * mean));
 }
 
-// Nothing is above: the threshold stays, which is why the literal rule never comes back.
+// No magnitude is above the threshold, so it stays; this is why the literal rule never recovers.
 float mean_above(const Values& values, float threshold) noexcept {
   const Above part = above(values, std::bit_cast<std::uint32_t>(threshold));
   return part.elem_count == 0 ? threshold : usable(part.sum / static_cast<double>(part.elem_count));

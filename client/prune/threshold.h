@@ -1,13 +1,15 @@
-// How big an element must be to leave in a step: the thresholds of pruning, a tensor at a time.
+// The thresholds of pruning: for each tensor and step, the least magnitude of the elements that
+// leave.
 //
-// What is measured is v = gradient + residual, all that this worker has not delivered. An element
-// leaves when |v| >= threshold, compared as the bits of magnitudes, which are in the order of their
-// values: infinities and NaNs come behind all others and so always leave, where they are seen.
-// Elements as big as the threshold leave all of them, so where many are equal more leave than were
-// asked for. What becomes of the elements, client/core/calls/residuals.h knows.
+// A threshold is compared with v = gradient + residual, all that this worker has not delivered of
+// an element. The element leaves if |v| >= threshold. The bits of magnitudes are compared, which
+// are in the order of their values; infinities and NaNs are greater than all others, so they always
+// leave and are noticed. All elements whose magnitude equals the threshold leave, so if many are
+// equal, more leave than were asked for. client/core/calls/residuals.h handles the elements.
 //
-// Pure. Calls for different tensors may run on different threads; those for one tensor follow each
-// other. Memory (a hundredth of the gradients for kStatic and kSampled) is allocated at the start.
+// Pure. Calls for different tensors may run on different threads; calls for one tensor follow each
+// other. The constructor allocates all memory (a hundredth of the gradients for kStatic and
+// kSampled).
 #pragma once
 
 #include <cstdint>
@@ -25,47 +27,48 @@ using sluice::PruneRule;
 
 struct PruneTensor {
   std::uint64_t elem_count = 0;
-  bool dense = false;  // whatever its size: of one dimension, or exact, or not of float32
+  bool dense = false;  // never pruned: it has one dimension, is exact, or is not float32
 };
 
-// Two thresholds of a special meaning.
+// Two thresholds with a special meaning.
 inline constexpr float kPruneNothing = 0;
 inline constexpr float kPruneAll = std::numeric_limits<float>::infinity();
 
-// Where a tensor's pruning stands between two steps, beside its residual: part of a checkpoint.
+// The state of a tensor's pruning between two steps, besides its residual. Part of a checkpoint.
 struct PrunePosition {
-  std::uint32_t steps = 0;  // that have had their threshold
-  float last = 0;           // kDynamicRaw: of the last step
+  std::uint32_t steps = 0;  // steps that have had their threshold
+  float last = 0;           // kDynamicRaw: the threshold of the last step
 };
 
 class Thresholds {
  public:
   Thresholds(const PruneOptions& options, std::span<const PruneTensor> tensors);
 
-  // The tensor is pruned; the others' threshold is kPruneNothing for ever.
+  // Whether the tensor is pruned; the threshold of other tensors is always kPruneNothing.
   bool prunes(std::uint32_t tensor) const noexcept { return !tensors_[tensor].dense; }
 
-  // The threshold for the tensor's next step: to be called once a step, also where no gradient is
-  // contributed if all ranks are to have the same density. Both spans have elem_count elements.
-  // Above zero for a tensor that is pruned, and finite: where something is not finite and the rule
-  // finds no number, only that leaves, and what is as big as a float gets.
+  // The threshold for the tensor's next step. To be called once in each step, also if no gradient
+  // is contributed, if all ranks are to have the same density. Both spans have elem_count elements.
+  // For a pruned tensor the threshold is above zero and finite. If values are not finite and the
+  // rule finds no number, the threshold is the greatest float.
   float next(std::uint32_t tensor, std::span<const float> gradient,
              std::span<const float> residual) noexcept;
 
-  // For who finds kStatic's threshold elsewhere, in place of next(): how many elements leave.
+  // In place of next(), for callers that find kStatic's threshold elsewhere (on a device): the
+  // number of elements that leave.
   std::uint64_t take_rank(std::uint32_t tensor) noexcept;
 
-  // May be set between two steps: `last` is finite and not below zero.
+  // May be set between two steps, to a `last` that is finite and not below zero.
   PrunePosition& position(std::uint32_t tensor) noexcept { return tensors_[tensor].position; }
 
-  // Of the tensor's next step: the fraction that kStatic and kSampled aim at.
+  // The fraction of elements that kStatic and kSampled aim at in the tensor's next step.
   double density(std::uint32_t tensor) const noexcept;
 
  private:
   struct State {
     bool dense = false;
     std::uint64_t elem_count = 0;
-    std::uint64_t first_room = 0;  // kStatic, kSampled: for a sample's magnitudes, in rooms_
+    std::uint64_t first_room = 0;  // kStatic, kSampled: of the sample's magnitudes, in rooms_
     PrunePosition position;
   };
 
