@@ -1,14 +1,13 @@
 // The scheduler `credit`: ByteScheduler (SOSP 2019). Each tensor is cut into units of at most
-// `unit_bytes`; the most urgent unit begins when less than `credit_bytes` are in flight, and one
-// that has begun is sent whole. A credit of one packet with units as big as any tensor is the
-// stop-and-wait priority of a parameter server.
+// `unit_bytes`. The most urgent unit begins when less than `credit_bytes` are in flight, and a unit
+// that has begun is sent as a whole. A credit of one packet, with units as big as any tensor, is
+// the stop-and-wait priority of a parameter server.
 //
-// Credit comes back when packets are known to have arrived, not when their results come: ranks that
-// send in different orders would wait for each other's results for ever. Shards share the credit;
-// what is left of a unit in a shard whose window is closed holds nothing else up and counts as a
-// unit of its own later. Lost chunks need no credit: their unit has had it.
-// Same interface and preconditions as Scheduler (scheduler.h). Pure; no allocation after
-// construction.
+// Credit returns when packets are known to have arrived, not when their results come: ranks that
+// send in different orders would else wait for each other's results for ever. The shards share the
+// credit. The rest of a unit in a shard whose window is closed delays no other chunk, and counts as
+// a unit of its own later. Lost chunks need no credit, since their unit had it. Same interface and
+// preconditions as Scheduler (scheduler.h). Pure; no allocation after construction.
 #pragma once
 
 #include <cstdint>

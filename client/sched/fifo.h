@@ -1,6 +1,6 @@
-// The scheduler `fifo`: chunks leave in the order in which they were handed in, whatever their
-// priority. The baseline that `strict` is measured against; the packets still carry their priority.
-// Same interface, preconditions and thread as StrictQueue (strict.h).
+// The scheduler `fifo`: chunks leave in the order in which they were pushed, whatever their
+// priority. It is the baseline for `strict`; packets still carry their priority. Same interface,
+// preconditions and thread as StrictQueue (strict.h).
 #pragma once
 
 #include <span>
@@ -25,7 +25,7 @@ class FifoQueue {
     empty_ = false;
   }
   bool empty() const noexcept { return empty_; }
-  // All that waits counts as equally urgent.
+  // All waiting chunks count as equally urgent.
   int top(Priority) const noexcept { return empty_ ? kNothing : 0; }
   ChunkIndex head(Priority) const noexcept { return head_; }
   void pop(Priority) noexcept {

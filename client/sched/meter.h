@@ -1,13 +1,13 @@
-// What the network does with this worker's packets: packets a second, and how much longer a unit
-// takes than its packets alone. Measured from what was sent and what is known to have arrived.
+// Measures the network: how many of this worker's packets it carries a second, and how much longer
+// a unit takes than its packets alone. The inputs are the packets sent and those known to have
+// arrived.
 //
-// A busy period begins with a packet when nothing is in flight, and ends when nothing is again;
-// then it is known how many packets took how long. The straight line through the last periods,
-// weighted by exponential forgetting, gives both: its slope is the time of a packet, its height at
-// zero the overhead (round trip, hosts, and waiting for feedback). While all periods are about
-// equally long there is no line, and the overhead is taken as part of the packets. Periods in which
-// this worker had nothing to send, or packets were lost, measure something else and are left out.
-// Used by prophet.h. Pure.
+// A busy period begins with a packet that is sent when none is in flight, and ends when none is in
+// flight again. It gives a number of packets and a duration. A straight line is fitted to the last
+// periods, weighted by exponential forgetting: its slope is the time of a packet, its intercept the
+// overhead (round trip, hosts, waiting for feedback). While all periods are about equally long no
+// line can be fitted, and the overhead is counted as part of the packets. Periods in which this
+// worker had nothing to send, or packets were lost, are left out. Used by prophet.h. Pure.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +19,14 @@ namespace sluice::client {
 
 class LinkMeter {
  public:
-  // Whenever something may be sent, before anything is handed out.
+  // Called whenever a packet may be sent, before one is handed out.
   void observe(const WindowState& windows) noexcept {
     if (!busy_ || windows.in_flight_packets != 0) return;
     busy_ = false;
     const std::uint32_t packets = windows.arrived_packets - first_arrived_;
     if (clean_ && packets != 0) add(packets, static_cast<double>(windows.now - began_ns_));
   }
-  // A packet is handed out. `idle`: before it, nothing waited to be sent for a while.
+  // A packet is handed out. `idle`: no packet waited to be sent for a while before it.
   void sent(const WindowState& windows, bool idle) noexcept {
     if (busy_) {
       clean_ &= !idle;
@@ -45,8 +45,9 @@ class LinkMeter {
 
  private:
   static constexpr double kForget = 7.0 / 8;
-  static constexpr double kLeastPackets = 16;  // of one period, before there is a rate
-  static constexpr double kLeastSpread = 0.1;  // of the periods' packets, before there is a line
+  static constexpr double kLeastPackets = 16;  // packets of one period, before there is a rate
+  static constexpr double kLeastSpread =
+      0.1;  // relative spread of the periods' packets, before a line is fitted
 
   void add(double packets, double ns) noexcept {
     weight_ = kForget * weight_ + 1;

@@ -1,5 +1,5 @@
-// Policies that decide anew for every packet, and hand out whatever the network takes: `strict`
-// with StrictQueue, `fifo` with FifoQueue. Same interface and preconditions as Scheduler
+// The policies that decide anew for every packet and hand out as many as the network takes:
+// `strict` with StrictQueue, `fifo` with FifoQueue. Same interface and preconditions as Scheduler
 // (scheduler.h).
 #pragma once
 
@@ -36,8 +36,8 @@ class PacketPolicy {
   std::string describe_plan() const { return Queue::kPlan; }
 
  private:
-  // The shards among these that have something more urgent than what last took room in their
-  // window.
+  // The shards among these whose most urgent chunk is more urgent than the last one that filled
+  // their window.
   std::uint64_t overtaking(std::uint64_t shards) const noexcept {
     std::uint64_t result = 0;
     for (std::uint16_t shard = 0; shard < queues_.shard_count(); ++shard)

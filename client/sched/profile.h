@@ -1,14 +1,14 @@
-// When each tensor of a step becomes ready, learnt from the steps before: what `prophet` predicts
-// with (Prophet, ICPP 2021).
+// Learns from earlier steps when each tensor of a step becomes ready; `prophet` predicts with it
+// (Prophet, ICPP 2021).
 //
 // Times are offsets from the step's first tensor. One warm-up step is ignored, five complete steps
-// are learnt, and the median of the five is the prediction, so that one hiccup does not enter it.
-// Gradients come in bursts (the paper calls them steps, a word that is taken here): tensors
-// between which the network could not carry a unit belong to one burst. Nothing about a model is
-// built in. A profile that three steps in a row contradict is learnt anew, as is one whose
-// priorities change. A step that lacks tensors says nothing.
+// are learnt, and the median of the five is the prediction, so that one outlier does not change it.
+// Gradients become ready in bursts (the paper calls them steps, a word that has another meaning
+// here): tensors between which the network could not carry a unit belong to one burst. No property
+// of a model is built in. The profile is learnt anew when three steps in a row contradict it, or
+// when priorities change. A step that lacks tensors is ignored.
 //
-// Not here: what is sent, and when (prophet.h). Pure; no allocation after construction.
+// prophet.h decides what is sent, and when. Pure; no allocation after construction.
 #pragma once
 
 #include <array>
@@ -29,22 +29,23 @@ class ReadinessProfile {
 
   explicit ReadinessProfile(std::uint32_t tensor_count);
 
-  // The first tensor of a step is about to become ready: what the last one was like is known now.
+  // The first tensor of a step is about to become ready: the step before is complete and is learnt
+  // now.
   void begin_step(TimeNs now) noexcept;
-  // Once a tensor and step.
+  // Called once for each tensor and step.
   void ready(std::uint32_t tensor, Priority priority, TimeNs now) noexcept;
-  // What was learnt does not hold any more.
+  // Forgets what was learnt, which does not hold any more.
   void restart() noexcept;
 
-  // Predictions exist.
+  // Whether predictions exist.
   bool known() const noexcept { return learnt_steps_ == kLearntSteps; }
   // Splits the predictions into bursts, at every gap longer than `gap_ns`. Precondition: known().
   void find_bursts(DurationNs gap_ns) noexcept;
-  // How long until a tensor more urgent than `than` becomes ready in the step under way: W(t) of
-  // the paper; 0 when it is overdue, kNever when none is to come. One that is overdue by more than
-  // the tolerance is not waited for: it may have been cancelled.
+  // The time until a tensor more urgent than `than` becomes ready in the current step, W(t) of the
+  // paper. 0: it is overdue. kNever: none is expected. A tensor that is overdue by more than the
+  // tolerance is not expected any more: it may have been cancelled.
   DurationNs until_more_urgent(Priority than, TimeNs now) const noexcept;
-  // No tensor of the step is more urgent than one that is ready.
+  // Whether the most urgent tensor of the step is ready.
   bool most_urgent_came() const noexcept { return most_urgent_came_; }
 
   struct Prediction {
@@ -53,12 +54,13 @@ class ReadinessProfile {
     DurationNs offset_ns = 0;       // from the step's first tensor
     DurationNs burst_start_ns = 0;  // likewise, of its burst
   };
-  // The tensor that is predicted to be the `place`-th of a step, from 0. Precondition: known().
+  // The tensor that is predicted to become ready as the `place`-th of a step, from 0. Precondition:
+  // known().
   Prediction prediction(std::uint32_t place) const noexcept;
   std::uint32_t tensor_count() const noexcept { return static_cast<std::uint32_t>(order_.size()); }
   std::uint32_t learnt_steps() const noexcept { return learnt_steps_; }
   std::uint32_t restarts() const noexcept { return restarts_; }
-  // How far a step may be off, on average over its tensors, before it counts as drift.
+  // The error of a step, on average over its tensors, beyond which it counts as drift.
   DurationNs tolerance_ns() const noexcept { return tolerance_ns_; }
 
  private:
@@ -67,7 +69,7 @@ class ReadinessProfile {
     std::array<DurationNs, kLearntSteps> learnt_ns{};
     DurationNs expected_ns = 0;
     DurationNs burst_start_ns = 0;
-    DurationNs offset_ns = kNotReady;  // in the step under way
+    DurationNs offset_ns = kNotReady;  // in the current step
     Priority priority = 0;
   };
 

@@ -1,18 +1,18 @@
-// The scheduler `prophet`: Prophet (ICPP 2021). It predicts when more urgent tensors will be ready
-// and sends what is ready, most urgent first, in blocks that have arrived by then.
+// The scheduler `prophet`: Prophet (ICPP 2021). It predicts when more urgent tensors will be ready,
+// and sends the ready ones, most urgent first, in blocks that will have arrived by then.
 //
-// W(t) is the predicted time until a tensor more urgent than all that is ready becomes ready; a
-// block takes its packets / bandwidth + overhead, both measured (meter.h). A block holds what fits
-// into W, and nothing joins or overtakes it; the next one begins when it has arrived. When the most
-// urgent tensor is ready nothing can overtake any more, and the rest of the step is sent strictly.
-// So is everything while readiness (profile.h) or bandwidth is not known.
+// W(t) is the predicted time until a tensor becomes ready that is more urgent than all ready ones.
+// A block takes packets / bandwidth + overhead, both measured (meter.h). A block holds the packets
+// that fit into W, and no other packet joins or overtakes it; the next block begins when it has
+// arrived. Once the most urgent tensor is ready, no tensor can overtake, and the rest of the step
+// is sent as by `strict`. All packets are sent so while readiness (profile.h) or bandwidth is not
+// known.
 //
-// Decided here, where the paper leaves room: a block may end inside a tensor, so W is used up; if
-// not even a packet fits, the paper would leave the link idle until the more urgent tensor comes,
-// here a block as long as the overhead is sent, so that at least half of the time is used and the
-// urgent tensor waits for at most two overheads.
-// Same interface and preconditions as Scheduler (scheduler.h). Pure; no allocation after
-// construction, but for the text.
+// Two decisions go beyond the paper. A block may end inside a tensor, so that W is used up. If not
+// even a packet fits, the paper would leave the link idle until the more urgent tensor comes. Here
+// a block as long as the overhead is sent, so that at least half of the time is used and the urgent
+// tensor waits for at most two overheads. Same interface and preconditions as Scheduler
+// (scheduler.h). Pure; no allocation after construction, but for the text.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@
 
 namespace sluice::client {
 
-// How big a block is.
+// The size of a block.
 struct BlockRule {
   double packets_per_ns = 0;
   DurationNs overhead_ns = 0;  // of a block, beyond its packets
 
-  // Of a block that should have arrived in `until_ns`; kNever: no limit. At least 1.
+  // The packets of a block that is to arrive within `until_ns`; kNever: no limit. At least 1.
   std::uint32_t packets(DurationNs until_ns) const noexcept;
   // The shortest time that is worth a block of its own.
   DurationNs least_ns() const noexcept;
@@ -53,7 +53,7 @@ class ProphetPolicy {
   bool waits_for_arrival() const noexcept { return waits_; }
   void clear() noexcept;
   void relearn() noexcept { profile_.restart(); }
-  // What is known, the bursts, and the blocks of a step that goes as predicted.
+  // Describes what is known, the bursts, and the blocks of a step that goes as predicted.
   std::string describe_plan() const;
 
  private:
@@ -75,11 +75,12 @@ class ProphetPolicy {
   Queues lost_;
   ChunkIndex pushed_end_ = 0;  // of the tensor that was pushed last, [begin, end)
   ChunkIndex pushed_begin_ = 0;
-  // The block under way. Something more urgent than `floor_` has come since it began.
+  // The current block. Chunks more urgent than `floor_` have become ready since it began, and do
+  // not join it.
   std::uint32_t block_left_ = 0;  // packets
   Priority floor_ = 0;
   bool waits_ = false;
-  bool idle_ = true;  // nothing waited when last asked
+  bool idle_ = true;  // no chunk waited at the last question
 };
 
 }  // namespace sluice::client

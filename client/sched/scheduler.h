@@ -1,8 +1,8 @@
-// The scheduler of a session: which chunk leaves next, over all shards. The policy is chosen once,
-// at set-up; a branch a call, no virtual function.
+// The scheduler of a session: it chooses the chunk that leaves next, over all shards. The policy is
+// chosen once, at set-up; a call costs a branch and no virtual call.
 //
-// Not here: windows, and whether a chunk still needs to be sent; the session asks that when it gets
-// a chunk. Pure; the session's thread only; no allocation after construction, but for texts.
+// The session keeps the windows, and checks whether a chunk that it gets still needs to be sent.
+// Pure; the session's thread only; no allocation after construction, but for texts.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class Scheduler {
   void push(ChunkIndex chunk, Priority priority, TimeNs now) noexcept {
     std::visit([&](auto& policy) { policy.push(chunk, priority, now); }, policy_);
   }
-  // The same of [first, end).
+  // The chunks [first, end) are ready to be sent.
   void push_run(ChunkIndex first, ChunkIndex end, Priority priority, TimeNs now) noexcept {
     std::visit(
         [&](auto& policy) {
@@ -39,37 +39,38 @@ class Scheduler {
         },
         policy_);
   }
-  // The same of a chunk that leaves in another one's packet.
+  // The chunk is ready and leaves in another chunk's packet.
   void push_along(ChunkIndex chunk, Priority priority, TimeNs now) noexcept {
     std::visit([&](auto& policy) { policy.push_along(chunk, priority, now); }, policy_);
   }
-  // It was handed out before and is lost.
+  // The chunk was handed out before and is lost.
   void push_again(ChunkIndex chunk, Priority priority) noexcept {
     std::visit([&](auto& policy) { policy.push_again(chunk, priority); }, policy_);
   }
-  // It was handed out for others as well, and the packet had no room for it.
+  // The chunk was to leave in the packet of another chunk that was handed out, and the packet had
+  // no room for it.
   void push_rest(ChunkIndex chunk, Priority priority) noexcept {
     std::visit([&](auto& policy) { policy.push_rest(chunk, priority); }, policy_);
   }
-  // Hands out the next chunk. False: nothing may be sent now.
+  // Hands out the next chunk. False: no chunk may be sent now.
   bool next(const WindowState& windows, Choice& choice) noexcept {
     return std::visit([&](auto& policy) { return policy.next(windows, choice); }, policy_);
   }
-  // After next() said no: something waits for packets in flight to arrive, whatever the windows
-  // say. Whoever has not asked for feedback on them must do so now.
+  // After next() returned false: whether a chunk waits for packets in flight to arrive, whatever
+  // the windows are. The caller must ask for feedback on those packets now, if it has not.
   bool waits_for_arrival() const noexcept {
     return std::visit([](const auto& policy) { return policy.waits_for_arrival(); }, policy_);
   }
-  // Forgets what is queued: the step is over or given up.
+  // Forgets the queued chunks: the step is over or given up.
   void clear() noexcept {
     std::visit([](auto& policy) { policy.clear(); }, policy_);
   }
 
-  // What was learnt about this worker and its network may not hold any more.
+  // What was learnt about this worker and its network may not hold any more: forgets it.
   void relearn() noexcept {
     std::visit([](auto& policy) { policy.relearn(); }, policy_);
   }
-  // What the policy does, in lines of text; `prophet` adds what it has learnt and its blocks.
+  // Describes the policy in lines of text; `prophet` adds what it has learnt and its blocks.
   std::string describe_plan() const {
     return std::visit([](const auto& policy) { return policy.describe_plan(); }, policy_);
   }

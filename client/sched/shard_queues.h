@@ -1,6 +1,6 @@
-// What waits to be sent, one queue a shard, and which of the heads is next: the most urgent among
-// the shards that may send, in turn when several are equally urgent. The part that all policies
-// share; Queue is StrictQueue or FifoQueue. Pure; no allocation after construction.
+// The chunks that wait to be sent, in a queue for each shard, and the choice among the heads: the
+// most urgent one of the shards that may send, in turn if several are equally urgent. All policies
+// use it; Queue is StrictQueue or FifoQueue. Pure; no allocation after construction.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ class ShardQueues {
   void push(ChunkIndex chunk, Priority priority) noexcept {
     queues_[shard_of(chunk, shard_count())].push(chunk, priority);
   }
-  // The head that is next in `shards` (bit s: shard s), leaving out what is more urgent than
-  // `floor`. False: there is none.
+  // Finds the next head in `shards` (bit s: shard s), leaving out chunks more urgent than `floor`.
+  // False: there is none.
   bool find(std::uint64_t shards, Priority floor, Head& head) const noexcept {
     int most_urgent = kNothing;
     for (std::uint16_t turn = 0; turn < shard_count(); ++turn) {
@@ -47,7 +47,7 @@ class ShardQueues {
     head.chunk = queues_[head.shard].head(head.priority);
     return true;
   }
-  // Likewise, but only heads of exactly this priority whose chunk is wanted.
+  // As find(), but only for heads of exactly this priority for whose chunk `wanted` is true.
   template <class Wanted>
   bool find_at(std::uint64_t shards, Priority priority, Wanted wanted, Head& head) const noexcept {
     for (std::uint16_t turn = 0; turn < shard_count(); ++turn) {
@@ -84,7 +84,7 @@ class ShardQueues {
 
   std::vector<ChunkIndex> links_;
   std::vector<Queue> queues_;
-  std::uint16_t next_shard_ = 0;  // whose turn it is
+  std::uint16_t next_shard_ = 0;  // the shard whose turn it is
 };
 
 }  // namespace sluice::client

@@ -1,9 +1,9 @@
-// The scheduler `strict`: always the most urgent chunk first, first come first served inside a
-// priority. One bucket a priority and a find-first-set over the 256 of them, so every operation
-// takes the same time whatever waits.
+// The scheduler `strict`: the most urgent chunk first, first come first served within a priority.
+// There is a bucket for each of the 256 priorities and a find-first-set over them, so every
+// operation takes constant time.
 //
-// One shard has one queue (shard_queues.h); all of them may share one array of links, because a
-// chunk belongs to one shard. The session's thread only.
+// Each shard has a queue (shard_queues.h). All queues may share one array of links, because a chunk
+// belongs to one shard. The session's thread only.
 #pragma once
 
 #include <array>
@@ -43,7 +43,8 @@ class StrictQueue {
     return (occupied_[0] | occupied_[1] | occupied_[2] | occupied_[3]) == 0;
   }
 
-  // The most urgent priority that waits, leaving out what is more urgent than `floor`; or kNothing.
+  // The most urgent priority of waiting chunks, leaving out those more urgent than `floor`; or
+  // kNothing.
   int top(Priority floor) const noexcept {
     std::size_t word = floor / 64;
     std::uint64_t waiting = occupied_[word] & ~std::uint64_t{0} << (floor % 64);

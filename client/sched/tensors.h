@@ -1,4 +1,4 @@
-// Which tensor a chunk belongs to, for policies whose unit is not the packet. Pure; no allocation
+// Maps chunks to their tensors, for policies whose unit is not the packet. Pure; no allocation
 // after construction.
 #pragma once
 
