@@ -1,4 +1,4 @@
-// Chooses and opens the transport that an address asks for.
+// Opens the transport that an address names.
 #pragma once
 
 #include <memory>
@@ -15,14 +15,14 @@ namespace sluice::client {
 struct TransportRequest {
   Address address;
   std::string local_address;  // empty: chosen
-  std::string secret;         // inproc: of the appliance, if this worker makes it
+  std::string secret;         // inproc: of the appliance, if this worker creates it
   std::size_t mtu_bytes = 1500;
   Rank rank;
-  std::uint32_t sharers = 1;  // udp: transports that send through the same port at once
-  bool starts_late = false;   // udp: what listens there may not yet
+  std::uint32_t sharers = 1;  // udp: transports that send through the same port at the same time
+  bool starts_late = false;   // udp: the other end may not listen yet
 };
 
-// May block: host names are resolved, the DPDK plug-in is loaded and started.
+// May block while host names are resolved, or the DPDK plug-in is loaded and started.
 Result<std::unique_ptr<Transport>> open_transport(const TransportRequest& request, const Log& log);
 
 }  // namespace sluice::client

@@ -1,8 +1,9 @@
-// What moves a session's datagrams: kernel sockets, a vhost-user link, or a queue in this process.
+// A transport moves a session's datagrams: by kernel sockets, a vhost-user link, or a queue in this
+// process.
 //
-// An implementation knows addresses and bursts, nothing of the protocol. Everything but the factory
-// functions is called on the job's progress thread; calls are virtual per burst, never per packet.
-// Nothing here blocks except wait().
+// An implementation knows addresses and bursts, and nothing of the protocol. All functions except
+// the factories are called on the job's progress thread. Calls are virtual per burst, never per
+// packet. Only wait() blocks.
 #pragma once
 
 #include <cstddef>
@@ -30,12 +31,12 @@ struct Outgoing {
   std::uint8_t* data = nullptr;  // kTxHeadroomBytes in front of it may be overwritten
   std::size_t bytes = 0;
   std::uint16_t port_offset = 0;            // from the appliance's control port
-  std::span<const std::uint8_t> payload{};  // follows `data`, from the application's memory
+  std::span<const std::uint8_t> payload{};  // follows `data`; in the application's memory
 
   std::size_t total_bytes() const noexcept { return bytes + payload.size(); }
 };
 
-// The datagram in one piece. Behind `data` there is room for a whole one.
+// The datagram in one piece. Behind `data` there is room for a whole datagram.
 inline std::span<std::uint8_t> whole(const Outgoing& datagram) noexcept {
   if (!datagram.payload.empty())
     std::memcpy(datagram.data + datagram.bytes, datagram.payload.data(), datagram.payload.size());
@@ -47,14 +48,16 @@ inline constexpr std::size_t kMaxPathEvents = 16;  // that a transport keeps; fu
 
 struct PathEvent {
   enum class Kind : std::uint8_t {
-    kUnreachable,  // nothing listens there (a hint: it may be forged or pass)
-    kTooBig,       // `datagram_bytes` did not fit; the path carries `path_datagram_bytes` or 0
-    kBroken,       // the link itself is gone for good: `status` says how
+    kUnreachable,  // nothing listens there (a hint: it may be forged or temporary)
+    kTooBig,       // `datagram_bytes` did not fit; the path carries `path_datagram_bytes`, or 0 if
+                   // unknown
+    kBroken,       // the link itself is gone for good; `status` has the reason
   };
   Kind kind{};
   std::size_t datagram_bytes = 0;
   std::size_t path_datagram_bytes = 0;
-  bool certain = false;  // kTooBig: this host refused it; else the network said so, or a forger
+  bool certain =
+      false;  // kTooBig: this host refused the datagram; else the network reported it, or a forger
   Status status;
 };
 
@@ -63,14 +66,14 @@ struct TransportFacts {
   std::string local_address;                 // printable, for logs
   std::size_t path_datagram_bytes = 0;       // biggest UDP payload of the local interface
   std::uint32_t receive_credit_packets = 0;  // full datagrams that may wait to be received
-  std::string offloads;                      // that are in use, printable; empty: none
+  std::string offloads;                      // in use, printable; empty: none
 };
 
 struct TransportCounters {
   std::uint64_t send_errors = 0;  // datagrams that the operating system did not take
   std::uint64_t segmented = 0;    // datagrams that left as part of a train
-  std::uint64_t coalesced = 0;    // that came as part of one
-  // Buffers (a datagram or a train) that came and found no room.
+  std::uint64_t coalesced = 0;    // datagrams that came as part of a train
+  // Received buffers (a datagram or a train) that were dropped for lack of room.
   std::uint64_t receive_drops = 0;
 
   TransportCounters& operator+=(const TransportCounters& other) noexcept {
@@ -87,20 +90,20 @@ class Transport {
   virtual ~Transport() = default;
 
   virtual TransportFacts facts() const = 0;
-  // Up to kBurst datagrams from the appliance, already in memory. Empty: nothing waits.
+  // Receives up to kBurst datagrams of the appliance that are already in memory. Empty: none waits.
   virtual std::span<const Incoming> receive(TimeNs now) noexcept = 0;
-  // How many bytes to have ready for one send() at most, though never less than a datagram: what is
-  // handed over can't be overtaken any more by what is more urgent.
+  // The most bytes that the caller should have ready for one send(), but at least one datagram:
+  // more urgent datagrams can't overtake those that were handed over.
   virtual std::size_t send_limit_bytes() const noexcept { return SIZE_MAX; }
-  // Takes datagrams from the front and returns how many; the rest is offered again later. A taken
-  // datagram may still be lost, as on any network; its memory is not read any more.
+  // Takes datagrams from the front and returns how many; the caller offers the rest again later. A
+  // taken datagram may still be lost, as on any network; its memory is not read after the call.
   virtual std::size_t send(std::span<const Outgoing> datagrams, TimeNs now) noexcept = 0;
   virtual bool poll_path_event(PathEvent& event) noexcept = 0;
   // Sleeps until something can be received (or sent, after send() left something), `wake_fd` is
   // readable, or `timeout_ns` has passed. May return early. Does not read from `wake_fd`.
   virtual void wait(int wake_fd, DurationNs timeout_ns) noexcept = 0;
-  // Readable while something can be received: for whoever sleeps on several transports at once.
-  // -1: there is no such descriptor.
+  // A descriptor that is readable while a datagram can be received, for callers that sleep on
+  // several transports at once. -1: there is none.
   virtual int poll_fd() const noexcept { return -1; }
   virtual TransportCounters counters() const noexcept = 0;
 };

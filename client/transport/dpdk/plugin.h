@@ -1,9 +1,10 @@
-/* What libsluice asks of its DPDK plug-in: a table of functions that move Ethernet frames over one
- * virtio-user device. Plain C, so that neither side depends on the other's C++ library. The plug-in
- * knows no address and no protocol; it starts DPDK's environment on a thread of its own, because
- * that pins its caller.
+/* The interface of libsluice's DPDK plug-in: a table of functions that move Ethernet frames over
+ * one virtio-user device. It is plain C, so that neither side depends on the other's C++ library.
+ * The plug-in knows no address and no protocol. It starts DPDK's environment on a thread of its
+ * own, because the start pins its caller to a CPU.
  *
- * open and close may be called from any thread; of the rest one at a time for a port.
+ * open and close may be called from any thread; the other functions by one thread at a time for a
+ * port.
  */
 #pragma once
 
@@ -23,35 +24,37 @@ struct sluice_dpdk_options {
   const char* socket_path; /* of the appliance's vhost-user port */
   uint8_t mac[6];
   uint16_t mtu_bytes;
-  /* Every log line of DPDK, without newline; level 1 (emergency) to 8 (debug). Any thread, until
-   * the process ends: there is one DPDK a process, and the first open's function stays in use. */
+  /* Called with every log line of DPDK, without newline; level 1 (emergency) to 8 (debug). On any
+   * thread, until the process ends: a process has one DPDK, and the first open's function stays in
+   * use. */
   void (*log)(uint32_t level, const char* text);
 };
 
 struct sluice_dpdk_frame {
   uint8_t* data;
   uint32_t bytes;
-  /* To be sent: what follows, where it lies; or nothing. */
+  /* Of a frame to be sent: bytes that follow `data`, in other memory; or none. */
   uint32_t tail_bytes;
   const uint8_t* tail;
-  void* buffer; /* Received: the plug-in's. */
+  void* buffer; /* of a received frame: the plug-in's */
 };
 
 struct sluice_dpdk_plugin {
   uint32_t abi; /* SLUICE_DPDK_PLUGIN_ABI */
-  /* NULL: failed, and error() of this thread says why. */
+  /* NULL: failed, and error() on this thread says why. */
   struct sluice_dpdk_port* (*open)(const struct sluice_dpdk_options* options);
   void (*close)(struct sluice_dpdk_port* port);
   const char* (*error)(void);
   /* Frames that may wait to be received. */
   uint32_t (*receive_capacity)(const struct sluice_dpdk_port* port);
-  /* Up to `count` frames; they are valid until they are given back, each once, in any order. */
+  /* Receives up to `count` frames. They are valid until they are given back, each once, in any
+   * order. */
   uint32_t (*rx_burst)(struct sluice_dpdk_port* port, struct sluice_dpdk_frame* frames,
                        uint32_t count);
   void (*give_back)(struct sluice_dpdk_port* port, const struct sluice_dpdk_frame* frames,
                     uint32_t count);
-  /* Copies frames, none beyond the MTU plus an Ethernet header, from the front into the ring's
-   * buffers and returns how many. */
+  /* Copies frames from the front into the ring's buffers and returns how many. No frame is longer
+   * than the MTU plus an Ethernet header. */
   uint32_t (*tx_burst)(struct sluice_dpdk_port* port, const struct sluice_dpdk_frame* frames,
                        uint32_t count);
   /* Zero once the other side of the socket is gone. A system call: not for every burst. */

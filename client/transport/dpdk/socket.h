@@ -1,5 +1,5 @@
-// The vhost-user socket of a port as the host part sees it: is it there, is it free, and how to end
-// a wait on it. No DPDK. Called while a transport is opened or closed, on the application's thread.
+// The vhost-user socket of a port, without DPDK: finds it, claims it, and ends waits on it. Called
+// while a transport is opened or closed, on the application's thread.
 #pragma once
 
 #include <sys/types.h>
@@ -14,33 +14,33 @@
 
 namespace sluice::client {
 
-// Which socket is at a path, whatever path leads there.
+// Identifies a socket, whatever path leads to it.
 struct SocketId {
   dev_t device = 0;
   ino_t inode = 0;
   bool operator==(const SocketId&) const = default;
 };
 
-// Without connecting: a vhost-user port takes one connection, and a trial would be taken for a
-// worker.
+// Finds the socket without connecting: a vhost-user port takes one connection, and would take a
+// trial for a worker.
 Result<SocketId> find_socket(const std::string& path);
 
-// A second connection to a vhost-user port would push the first worker out. A name in the abstract
-// socket namespace, freed when its process ends however it ends, keeps the processes of this
-// machine apart.
+// Claims the socket for this process: a second connection to a vhost-user port would push the first
+// worker out. The claim is a name in the abstract socket namespace, which is freed when the process
+// ends, however it ends.
 Result<OwnedFd> claim_socket(const std::string& path, SocketId id);
 
 // The descriptors of this process that are connected to a Unix socket at `path`.
 std::vector<int> descriptors_of(const std::string& path);
 
-// Copies, so that a number that the plug-in has closed meanwhile is never somebody else's.
+// Duplicates descriptors: one that the plug-in closes meanwhile could become another file.
 std::vector<OwnedFd> duplicate(const std::vector<int>& fds);
 
-// Ends whatever waits for the other side.
+// Ends all waits for the other side.
 void shut_down(const std::vector<OwnedFd>& fds) noexcept;
 
-// Runs `action` on a thread of its own. When it takes longer than `limit`, calls `unblock` every
-// 20 ms until it ends.
+// Runs `action` on a thread of its own. If it takes longer than `limit`, calls `unblock` every 20
+// ms until it ends.
 void run_bounded(std::chrono::milliseconds limit, const std::function<void()>& action,
                  const std::function<void()>& unblock);
 

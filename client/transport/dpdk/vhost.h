@@ -1,9 +1,9 @@
 // A vhost-user link to an appliance on the same machine, through the DPDK plug-in.
 //
-// This part has no DPDK: it speaks ARP, IPv4 and UDP on the frames that the plug-in moves, under an
+// This part has no DPDK: it speaks ARP, IPv4 and UDP in the frames that the plug-in moves, with an
 // IP address, a UDP port and a MAC address of its own. The appliance learns them from the packets.
-// Two workers that draw the same IP address still differ in MAC address and UDP port; the jobs of a
-// process at one socket in the UDP port only (vhost_port.h).
+// Two workers that draw the same IP address still differ in MAC address and UDP port. The jobs of a
+// process at one socket differ in the UDP port only (vhost_port.h).
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ struct VhostOptions {
 
 Result<std::unique_ptr<Transport>> open_vhost(const VhostOptions& options, const Log& log);
 
-// The same over a given plug-in, which must outlive the transport.
+// As open_vhost(), with a given plug-in, which must outlive the transport.
 Result<std::unique_ptr<Transport>> open_vhost_over(const sluice_dpdk_plugin& plugin,
                                                    const VhostOptions& options, const Log& log);
 

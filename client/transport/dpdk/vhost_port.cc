@@ -22,10 +22,10 @@ constexpr DurationNs kSilentArpInterval = 250 * kMillisecond;
 constexpr DurationNs kLinkCheckInterval = 50 * kMillisecond;
 // Without a descriptor to sleep on, the ring is looked at this often.
 constexpr DurationNs kPollInterval = 50 * kMicrosecond;
-// Who sleeps while another one looks for frames sees this often whether it still does.
+// A transport that sleeps while another one receives checks this often whether it still does.
 constexpr DurationNs kTrustInterval = kMillisecond;
 constexpr std::uint16_t kFirstEphemeralPort = 49152;
-// A look goes on, at most so often, while it finds only what is others'.
+// The most bursts of a look, which goes on while it finds only frames for others.
 constexpr int kBurstsPerLook = 8;
 // Opening and closing exchange messages with the appliance, and DPDK waits for them without limit.
 constexpr std::chrono::milliseconds kOpenLimit{4000};

@@ -1,12 +1,12 @@
 // A vhost-user socket that this process has open, and the transports on it.
 //
 // vhost-user is point to point: a socket has one link and belongs to one process. The jobs of the
-// process share it, each by a transport (vhost.cc) with an inbox here; frames are for the inbox
-// whose UDP port they name. There is no thread: whoever looks takes frames for all, and wakes those
-// who sleep.
+// process share it: each has a transport (vhost.cc) with an inbox here, and a frame is for the
+// inbox whose UDP port it names. There is no thread: a transport that receives takes frames for all
+// inboxes and wakes the transports that sleep.
 //
-// Any thread. Calls lock the port for a burst at most; opening and closing take as long as the
-// appliance does.
+// Any thread. A call locks the port for a burst at most; opening and closing take as long as the
+// appliance needs.
 #pragma once
 
 #include <unistd.h>
@@ -41,13 +41,13 @@ class VhostPort {
     sluice_dpdk_frame frame;
     std::span<const std::uint8_t> payload;
   };
-  // One transport's.
+  // The inbox of one transport.
   struct Inbox {
-    // Of its thread. As of the last receive().
-    wire::UdpPath path;               // to the appliance; no MAC address while it is not known
+    // For the transport's thread; up to date as of the last receive().
+    wire::UdpPath path;               // to the appliance; without MAC address while it is not known
     bool link_is_gone = false;        // for good
-    std::uint32_t credit_frames = 0;  // its share of those that may wait to be received
-    std::uint64_t receive_drops = 0;  // frames for it that found no room
+    std::uint32_t credit_frames = 0;  // its share of the frames that may wait to be received
+    std::uint64_t receive_drops = 0;  // frames for it that were dropped for lack of room
     std::array<sluice_dpdk_frame, kBurst> lent{};
     std::uint32_t lent_count = 0;
     // Under the port's lock.
@@ -56,21 +56,22 @@ class VhostPort {
     std::size_t count = 0;
     std::uint64_t dropped = 0;
     bool asleep = false;
-    std::uint64_t looks = 0;         // of this one, for frames
-    std::uint64_t others_looks = 0;  // of the others, when it slept last
-    OwnedFd ready;                   // an eventfd: it sleeps, and something came for it
+    std::uint64_t looks = 0;         // receives of this transport
+    std::uint64_t others_looks = 0;  // receives of the other transports, when it slept last
+    OwnedFd ready;                   // an eventfd: the transport sleeps, and a frame came for it
   };
 
-  // The port that this process has open at the socket, or else opens.
+  // The port that this process has open at the socket; opens it if there is none.
   static Result<Shared> open(const sluice_dpdk_plugin& plugin, const VhostOptions& options,
                              const Log& log);
 
   Result<std::unique_ptr<Inbox>> attach();
   void detach(std::unique_ptr<Inbox> inbox);
 
-  // Up to kBurst datagrams, which stay until the next call. Keeps the link in order, too.
+  // Receives up to kBurst datagrams, which are valid until the next call. Also does the
+  // housekeeping of the link.
   std::size_t receive(Inbox& inbox, std::span<Incoming, kBurst> datagrams, TimeNs now) noexcept;
-  // How many the ring has taken.
+  // Sends frames; returns how many the ring has taken.
   std::uint32_t send(std::span<const sluice_dpdk_frame> frames) noexcept;
   // As Transport::wait().
   void wait(Inbox& inbox, int wake_fd, DurationNs timeout_ns) noexcept;
@@ -101,21 +102,21 @@ class VhostPort {
   const VhostOptions options_;
   SocketId socket_;
   const pid_t pid_ = ::getpid();
-  std::size_t users_ = 0;  // under the lock of all ports, like the claim
+  std::size_t users_ = 0;  // under the lock of all ports, as the claim
   OwnedFd claim_;
   sluice_dpdk_port* port_ = nullptr;
   std::vector<int> fds_;             // of the socket, owned by the plug-in
-  std::vector<OwnedFd> duplicates_;  // ours, of the same socket
-  wire::UdpPath path_;               // without a UDP port of our own
+  std::vector<OwnedFd> duplicates_;  // duplicates of them, owned by this object
+  wire::UdpPath path_;               // without its own UDP port
 
-  std::mutex mutex_;  // of all that follows, and of the calls of the plug-in
+  std::mutex mutex_;  // guards all that follows, and the calls of the plug-in
   std::vector<Inbox*> inboxes_;
   std::uint64_t looks_ = 0;
-  std::uint32_t armed_ = 0;  // sleepers that a frame wakes
+  std::uint32_t armed_ = 0;  // sleeping transports that a frame wakes
   TimeNs now_ns_ = 0;
   TimeNs next_arp_ns_ = 0;
-  TimeNs heard_ns_ = 0;  // the appliance's last frame for us, or its answer to ARP
-  bool asked_ = false;   // an ARP request of ours waits for its answer
+  TimeNs heard_ns_ = 0;  // when the appliance's last frame, or its answer to ARP, came
+  bool asked_ = false;   // an ARP request waits for its answer
   TimeNs next_link_check_ns_ = 0;
   bool link_is_gone_ = false;
 };

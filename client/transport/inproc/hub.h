@@ -1,7 +1,7 @@
-// The in-process appliance: an agg::Appliance of one shard, and a queue to each worker.
+// The in-process appliance: an agg::Appliance with one shard, and a queue to each worker.
 //
-// Every call locks one mutex; whoever calls also does the appliance's housekeeping, so it has no
-// thread of its own. Unlike sluiced it has no ports, no addresses and no configuration.
+// Every call locks one mutex. The caller's thread also does the appliance's housekeeping, so the
+// hub has no thread of its own. Unlike sluiced it has no ports, no addresses and no configuration.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +19,10 @@
 
 namespace sluice::client {
 
-// Of an appliance inside a worker, which orders its memory from who drives it.
+// The options of an appliance inside a worker process, which lets its caller allocate memory.
 agg::ApplianceOptions options_inside(const std::string& secret);
 
-// Datagrams on their way to one worker, in slots allocated once. Guarded by the hub's mutex.
+// The datagrams for one worker, in slots that are allocated once. Guarded by the hub's mutex.
 class InprocQueue {
  public:
   InprocQueue(std::size_t slots, std::size_t slot_bytes, std::string address);
@@ -62,12 +62,12 @@ class Hub {
 
  private:
   void handle(const std::shared_ptr<InprocQueue>& from, const Outgoing& datagram, TimeNs now);
-  // Whatever the appliance wants to do or send. Memory that it wants made or freed is, on this
-  // caller's thread and unlocked meanwhile: only the worker that wants it has to wait.
+  // Runs the appliance until it has nothing to do or send. The caller's thread carries out its
+  // memory orders, unlocked meanwhile: only the worker whose job needs the memory has to wait.
   void run(std::unique_lock<std::mutex>& lock, TimeNs now);
   void pump(TimeNs now);
-  // Workers' threads read the clock before they wait for the mutex: the appliance's never goes
-  // back.
+  // Workers' threads read the clock before they wait for the mutex, so times may come out of order;
+  // the appliance's clock never goes back.
   TimeNs advance(TimeNs now) noexcept { return now_ns_ = std::max(now_ns_, now); }
 
   std::mutex mutex_;

@@ -1,8 +1,9 @@
 // An appliance inside this process: the aggregator's own objects, driven under a mutex by the
 // progress threads of its workers. For tests, and for a laptop without an appliance.
 //
-// The only part of the client that links the aggregator. Workers find the appliance by name in a
-// table of this process; the first worker makes it (with its secret), the last one takes it down.
+// Together with served.h the only part of the client that runs the aggregator. Workers find the
+// appliance by its name in a table of the process; the first worker creates it (with its secret),
+// the last one destroys it.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,7 @@ namespace sluice::client {
 
 struct InprocOptions {
   std::string name;
-  std::string secret;  // of the appliance, if this worker is the one that makes it
+  std::string secret;  // of the appliance, if this worker creates it
   std::size_t mtu_bytes = 1500;
 };
 

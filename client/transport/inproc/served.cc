@@ -32,7 +32,8 @@
 namespace sluice::client {
 namespace {
 
-constexpr DurationNs kQuiet = 500 * kMillisecond;  // who lacks something asks within
+constexpr DurationNs kQuiet =
+    500 * kMillisecond;  // a member that lacks something asks within this time
 constexpr std::size_t kTxBufferBytes = kTxHeadroomBytes + kMaxDatagramBytes;
 
 agg::PathKey key_of(const SocketAddress& address) noexcept {

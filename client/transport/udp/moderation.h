@@ -1,10 +1,10 @@
-// When to let packets gather before looking at the socket again.
+// Decides when to let packets gather before the socket is read again.
 //
-// While results trickle in one by one, each wake-up costs more than the packet that caused it. Then
-// the worker rests for a moment with the socket out of its wait, as a NIC moderates its interrupts,
-// and finds a few packets at once. A slow stream is given longer, until as many have come as from a
-// fast one. A rest is short enough that what comes meanwhile takes up a quarter of the receive
-// credit at most. Pure; one thread.
+// While results arrive one by one, each wake-up costs more than the packet that caused it. Then the
+// worker rests for a moment without waiting for the socket, as a NIC moderates its interrupts, and
+// finds several packets at once. A slow stream gets a longer rest, so that about as many packets
+// gather as from a fast one. A rest is short enough that the packets that arrive meanwhile use a
+// quarter of the receive credit at most. Pure; one thread.
 #pragma once
 
 #include <algorithm>
@@ -16,16 +16,17 @@ namespace sluice::client {
 
 class Moderation {
  public:
-  // The longest rests: of a stream that brings kGathered meanwhile, and of any. The price: the last
-  // packet of a stream is seen this much later; so beyond kFastRest a rest takes at most this share
-  // of the time that the stream has lasted.
+  // kFastRest limits the rest of a stream that brings kGathered packets in it, kLongestRest that of
+  // any stream. The last packet of a stream is seen later by a rest, so beyond kFastRest a rest
+  // takes at most 1 / kShare of the time that the stream has lasted.
   static constexpr DurationNs kFastRest = 200 * kMicrosecond;
   static constexpr DurationNs kLongestRest = kMillisecond;
   static constexpr DurationNs kShare = 16;
   static constexpr std::uint32_t kGathered = 16;
-  static constexpr DurationNs kShortestRest = 20 * kMicrosecond;  // below it a rest gathers nothing
+  static constexpr DurationNs kShortestRest = 20 * kMicrosecond;  // a shorter rest gathers nothing
   static constexpr DurationNs kWindow = 2 * kMillisecond;         // over which packets are counted
-  static constexpr std::uint32_t kStreamPackets = 16;  // in a window: a stream, worth a rest
+  static constexpr std::uint32_t kStreamPackets =
+      16;  // in a window; fewer are no stream, and get no rest
 
   explicit Moderation(std::uint32_t credit_packets) noexcept : credit_packets_(credit_packets) {}
 
@@ -48,8 +49,8 @@ class Moderation {
     fresh_ |= count != 0;
   }
 
-  // Nothing is left to do: how long to rest before waiting for the socket, 0 for not at all. Never
-  // twice without a packet in between.
+  // Called when the worker has nothing left to do. Returns how long to rest before waiting for the
+  // socket; 0: not at all. Rests never follow each other without a packet in between.
   DurationNs take_rest() noexcept {
     const bool rest = fresh_ && rest_ns_ >= kShortestRest;
     fresh_ = false;

@@ -1,10 +1,9 @@
-// Datagrams in trains: as the kernel's UDP takes and gives them where it can (UDP_SEGMENT,
-// UDP_GRO).
+// Trains of datagrams, which the kernel's UDP sends and receives if it can (UDP_SEGMENT, UDP_GRO).
 //
-// A train is one message of the socket: datagrams of one length to or from one port, the last may
-// be shorter. Behind the stack the kernel, or the device, cuts it into packets, with the checksum
-// of each. Where the kernel knows no trains every message is one datagram. Used by udp.cc, on the
-// progress thread; no allocation after construction.
+// A train is one message of the socket: datagrams of one length to or from one port, of which the
+// last may be shorter. At the end of the stack the kernel or the device cuts it into packets and
+// computes the checksum of each. If the kernel does not support trains, every message is one
+// datagram. Used by udp.cc, on the progress thread; no allocation after construction.
 #pragma once
 
 #include <sys/socket.h>
@@ -21,14 +20,14 @@
 
 namespace sluice::client {
 
-inline constexpr std::size_t kMaxTrain = 64;            // datagrams: what every kernel takes
-inline constexpr std::size_t kMaxTrainBytes = 65'400;   // below what an IP packet carries
-inline constexpr std::size_t kLargestDatagram = 9'216;  // longer ones are of nobody's
+inline constexpr std::size_t kMaxTrain = 64;            // datagrams: the limit of every kernel
+inline constexpr std::size_t kMaxTrainBytes = 65'400;   // below the limit of an IP packet
+inline constexpr std::size_t kLargestDatagram = 9'216;  // a longer one is of no appliance
 
-// How many datagrams at the front make one train; at least 1.
+// How many datagrams at the front can be one train; at least 1.
 std::size_t train_length(std::span<const Outgoing> datagrams) noexcept;
 
-// For the log, once they are given up: what follows, and what to look at.
+// The log line when trains are given up: the consequence, and what to check.
 std::string refused_trains(const std::string& way, int error);
 
 // The messages of one call of sendmmsg().
@@ -40,11 +39,11 @@ class TrainSender {
   explicit TrainSender(bool trains) noexcept : trains_(trains) {}
 
   bool trains() const noexcept { return trains_; }
-  // This device, or path, can't: from now on a message is a datagram.
+  // The device or the path can't carry trains: from now on a message is a datagram.
   void give_up() noexcept { trains_ = false; }
 
-  // `address_of(port_offset)`: a reference to something with `storage` and `bytes`. At most kBurst
-  // datagrams.
+  // Prepares the messages of at most kBurst datagrams. `address_of(port_offset)` returns a
+  // reference to an object with `storage` and `bytes`.
   template <class AddressOf>
   std::span<mmsghdr> prepare(std::span<const Outgoing> datagrams, AddressOf address_of) noexcept {
     count_ = 0;
@@ -58,7 +57,7 @@ class TrainSender {
     }
     return {messages_.data(), count_};
   }
-  // Datagrams of a message that was prepared.
+  // The number of datagrams of a prepared message.
   std::size_t train(std::size_t message) const noexcept { return trains_of_[message]; }
 
  private:
@@ -76,18 +75,19 @@ class TrainSender {
   std::array<iovec, 2 * kBurst> pieces_{};
 };
 
-// What has arrived, datagram by datagram, where the kernel has put it.
+// The received datagrams, one by one, in the memory into which the kernel wrote them.
 class TrainReceiver {
  public:
-  // Asks for UDP_GRO. False: the kernel has none.
+  // Switches UDP_GRO on. False: the kernel has none.
   static bool switch_on(int fd) noexcept;
 
   TrainReceiver();
 
-  // Receives messages unless some are left. False, with errno: none have come.
+  // Receives messages unless some are left. False, with errno set: none has arrived.
   bool fetch(int fd) noexcept;
-  // The next datagrams of the messages for whose sender `accepts(sockaddr_storage)`, up to
-  // out.size(). They stay until fetch() is called with nothing left. Returns how many.
+  // Takes the next datagrams, up to out.size(), of messages whose sender
+  // `accepts(sockaddr_storage)`. They are valid until fetch() is called with none left. Returns how
+  // many.
   template <class Accepts>
   std::size_t take(std::span<Incoming> out, Accepts accepts) noexcept {
     std::size_t taken = 0;
@@ -102,37 +102,38 @@ class TrainReceiver {
     }
     return taken;
   }
-  // Messages that were left out as too long, since this was asked last.
+  // The messages that were skipped as too long, since the last call.
   std::uint64_t take_too_long() noexcept { return std::exchange(too_long_, 0); }
-  // Datagrams that came in company, since the start.
+  // Datagrams that came in trains, since the start.
   std::uint64_t coalesced() const noexcept { return coalesced_; }
-  // Messages that the socket's buffer had no room for, as far as later ones have told; of a socket
-  // with SO_RXQ_OVFL.
+  // Messages for which the socket's buffer had no room, as later messages have reported; of a
+  // socket with SO_RXQ_OVFL.
   std::uint64_t dropped() const noexcept { return dropped_; }
 
  private:
   static constexpr std::size_t kSlots = 32;
-  static constexpr std::size_t kSlotBytes = 65'536;  // any message; a short one touches no more
+  static constexpr std::size_t kSlotBytes =
+      65'536;  // fits any message; a short message touches fewer pages
 
   struct Control {
     alignas(cmsghdr) std::array<char, 2 * CMSG_SPACE(sizeof(int))> bytes;
   };
 
-  // What the kernel says beside the message, or 0.
+  // The value of the message's control data, or 0.
   int told(std::size_t message, int level, int type) const noexcept;
   bool intact(std::size_t message) const noexcept;
   std::size_t segment_bytes(std::size_t message) const noexcept;
-  // Of the next message, from offset_ on.
+  // Cuts datagrams out of the next message, from offset_ on.
   std::size_t cut(std::span<Incoming> out) noexcept;
 
-  std::size_t asked_ = kSlots;  // messages a call asks for
+  std::size_t asked_ = kSlots;  // messages that a call asks for
   std::size_t count_ = 0;
   std::size_t next_ = 0;    // message
-  std::size_t offset_ = 0;  // in it
+  std::size_t offset_ = 0;  // in the next message
   std::uint64_t coalesced_ = 0;
   std::uint32_t dropped_ = 0;
   std::uint64_t too_long_ = 0;
-  std::unique_ptr<std::uint8_t[]> bytes_;  // its pages are taken when they are first used
+  std::unique_ptr<std::uint8_t[]> bytes_;  // its pages are allocated when they are first used
   std::array<mmsghdr, kSlots> messages_{};
   std::array<iovec, kSlots> pieces_{};
   std::array<sockaddr_storage, kSlots> from_{};

@@ -1,9 +1,9 @@
 // Kernel UDP sockets: the default transport.
 //
-// One unconnected socket, so that one source port speaks to the control port and to every data
-// port. "Don't fragment" is set, ICMP errors are read from the error queue, datagrams carry ECT(0).
-// UDP checksums are the kernel's and stay on. Datagrams leave and come in trains (trains.h) where
-// the kernel and the device can.
+// A transport has one unconnected socket, so that one source port sends to the control port and to
+// every data port. "Don't fragment" is set, ICMP errors are read from the error queue, and
+// datagrams carry ECT(0). The kernel computes and verifies UDP checksums. Datagrams are sent and
+// received in trains (trains.h) if the kernel and the device can.
 #pragma once
 
 #include <memory>
@@ -20,9 +20,10 @@ struct UdpOptions {
   std::uint16_t port = kDefaultPort;
   std::string local_address;  // empty: the kernel chooses
   std::size_t mtu_bytes = 1500;
-  bool trains = true;         // where the kernel has them
-  std::uint32_t sharers = 1;  // sockets that send through the same port at once
-  bool starts_late = false;   // what listens there may not yet: that nothing does is no event
+  bool trains = true;         // if the kernel supports them
+  std::uint32_t sharers = 1;  // sockets that send through the same port at the same time
+  bool starts_late =
+      false;  // the other end may not listen yet: no event tells that nothing listens
 };
 
 // Resolves the host (may block as long as the system's resolver does) and opens the socket. Tells
