@@ -1,6 +1,6 @@
-// Combinations of settings that can't work, though each alone is in range.
+// Checks combinations of settings that can't work, though each setting is in range.
 //
-// Pure: what the host looks like comes in as HostFacts. Called by the loader after reading.
+// Pure: facts about the host are passed in as HostFacts. Called by the loader after reading.
 #pragma once
 
 #include "config/config.h"

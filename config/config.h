@@ -1,7 +1,7 @@
 // The appliance's configuration as plain values, with the defaults as initialisers.
 //
-// Not the file format: keys, units, ranges and help stand in schema.cc, reading in loader.h. Filled
-// once at start by the main thread and constant afterwards, so every thread may read it.
+// schema.cc has the file format: keys, units, ranges and help; loader.h reads the file. The main
+// thread fills a Config once at start. It is constant afterwards, so every thread may read it.
 #pragma once
 
 #include <array>
@@ -30,14 +30,15 @@ struct Ipv6Prefix {
   friend bool operator==(const Ipv6Prefix&, const Ipv6Prefix&) = default;
 };
 
-// Of either family; the host bits are zero.
+// A prefix of either family; its host bits are zero.
 using IpPrefix = std::variant<Ipv4Prefix, Ipv6Prefix>;
 
 inline constexpr std::size_t kMaxPorts = 32;  // DPDK's own limit on ethernet devices
 
 using MacAddress = std::array<std::uint8_t, 6>;
 
-// Adaptive: sleep until a packet comes. Busy: spin for ever, for boxes with a core a shard.
+// Adaptive: workers sleep until a packet comes. Busy: workers always spin, for boxes with a core
+// for each shard.
 enum class Polling : std::uint8_t { kAdaptive, kBusy };
 enum class LogLevel : std::uint8_t { kTrace, kDebug, kInfo, kWarning, kError };
 enum class PortType : std::uint8_t { kVhostUser, kAfPacket, kAfXdp, kTap, kPci };
@@ -47,18 +48,18 @@ struct ApplianceConfig {
   Ipv4Prefix address{{10, 77, 0, 1}, 24};
   std::optional<Ipv6Prefix> address6;
   std::optional<MacAddress> mac;      // unset: see effective_mac()
-  std::uint16_t port = kDefaultPort;  // JOIN here, data on port + 1 + shard
+  std::uint16_t port = kDefaultPort;  // of joins; data of shard s is on port + 1 + s
   std::uint16_t shards = 1;
-  std::string secret;  // HMAC secret of the jobs, already read from secret_file where that is set
-  std::string secret_file;  // empty: `secret` was given in place
+  std::string secret;       // HMAC secret of the jobs; read from secret_file if that is set
+  std::string secret_file;  // empty: the file has `secret` itself
   Polling polling = Polling::kAdaptive;
   LogLevel log_level = LogLevel::kInfo;
-  std::uint32_t memory_mib = 512;  // for DPDK: packet buffers and rings
+  std::uint32_t memory_mib = 512;  // of DPDK: packet buffers and rings
   bool hugepages = false;
   friend bool operator==(const ApplianceConfig&, const ApplianceConfig&) = default;
 };
 
-// Faults that the port injects on purpose, as probabilities per frame, drawn from `seed`.
+// Faults that the port injects on purpose: probabilities for each frame, drawn with `seed`.
 struct FaultConfig {
   double rx_drop = 0;
   double tx_drop = 0;
@@ -72,11 +73,12 @@ struct FaultConfig {
 struct PortConfig {
   std::string name;
   PortType type = PortType::kVhostUser;
-  std::string path;       // vhost-user: the socket that this port creates
-  std::string interface;  // af_packet, af_xdp: a network interface of this host; tap: made here
-  std::string pci;        // pci: address such as 0000:01:00.0
+  std::string path;       // vhost-user: the socket that the port creates
+  std::string interface;  // af_packet, af_xdp: a network interface of this host; tap: the one that
+                          // the port creates
+  std::string pci;        // pci: an address such as 0000:01:00.0
   std::uint16_t mtu = 1500;
-  std::uint32_t rate_mbps = 0;       // egress shaper; 0: as fast as the port takes frames
+  std::uint32_t rate_mbps = 0;       // of the egress shaper; 0: unshaped
   std::uint32_t queue_kib = 6072;    // 4096 frames of MTU 1500
   std::uint32_t mark_above_kib = 0;  // 0: never
   FaultConfig fault;
@@ -93,8 +95,8 @@ struct ClassConfig {
   friend bool operator==(const ClassConfig&, const ClassConfig&) = default;
 };
 
-// Frames that fulfil all of the conditions that are set, of which there is at least one, belong to
-// egress_class. The first rule that fits decides.
+// A frame that fulfils all conditions that are set belongs to egress_class. At least one is set,
+// and the first rule that fits decides.
 struct RuleConfig {
   std::uint16_t egress_class = 0;
   std::optional<std::uint16_t> dscp;
@@ -110,12 +112,13 @@ inline constexpr std::size_t kMaxRules = 64;
 struct LimitsConfig {
   std::uint16_t jobs = 16;
   std::uint16_t workers_per_job = 64;
-  // 0: as much as the machine's memory and the ports' MTU allow; the loader replaces it.
+  // 0: as much as the machine's memory and the ports' MTU allow. The loader replaces 0 by that
+  // number.
   std::uint32_t job_memory_mib = 0;
   std::uint32_t total_memory_mib = 0;
   std::uint16_t chunk_bytes_max = 0;
-  // Of what one host's workers found, and of jobs whose names are alike up to a slash. 0: no limit
-  // but those of all jobs.
+  // Limits of the jobs that one host's workers create, and of jobs whose names are equal up to a
+  // slash. 0: only the limits of all jobs apply.
   std::uint16_t address_jobs = 0;
   std::uint32_t address_memory_mib = 0;
   std::uint16_t prefix_jobs = 0;
@@ -135,7 +138,8 @@ struct LimitsConfig {
   friend bool operator==(const LimitsConfig&, const LimitsConfig&) = default;
 };
 
-// How the jobs of one name are summed. What its table leaves out of the policy is [policy]'s.
+// How jobs with this name are summed. Options of the policy that its table leaves out are those of
+// [policy].
 struct JobConfig {
   std::string name;
   PolicyOptions policy;

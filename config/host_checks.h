@@ -1,6 +1,6 @@
-// What the file wants of this host's interfaces, devices, pages and folders.
+// Checks that this host has the interfaces, devices, pages and folders that the file needs.
 //
-// Pure: the host comes in as HostFacts. Called by check_combinations().
+// Pure: facts about the host are passed in as HostFacts. Called by check_combinations().
 #pragma once
 
 #include "config/config.h"

@@ -1,4 +1,4 @@
-// The one part of config/ that asks the kernel: interfaces, cards, usable cores, memory, folders.
+// Asks the kernel for facts about the host: interfaces, cards, usable cores, memory, folders.
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sched.h>

@@ -35,7 +35,7 @@ std::optional<std::string> read_file(const std::string& path, std::size_t max_by
   return text;
 }
 
-// Who reads the secret is a worker for the appliance.
+// A process that can read the secret can join as a worker.
 void check_secret_place(const Config& config, const std::string& path, Report& report) {
   struct stat info;
   if (config.appliance.secret.empty() || !report.has("appliance.secret") ||

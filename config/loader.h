@@ -1,4 +1,4 @@
-// Reads the appliance's TOML file: every error of the file at once, each with its line and a
+// Reads the appliance's TOML file and reports all its errors at once, each with its line and a
 // remedy.
 //
 // Called by main() and by --check-config, on the main thread, before any other thread exists.
@@ -17,7 +17,7 @@
 
 namespace sluice::config {
 
-// Memory of the machine; 0: not known.
+// The memory of the machine; 0: not known.
 struct MemoryFacts {
   std::uint64_t usable_mib = 0;     // by this process at most: less than the machine has in a group
                                     // with a limit, or beside reserved hugepages
@@ -25,7 +25,8 @@ struct MemoryFacts {
   std::optional<std::uint64_t> hugepages_mib{};  // reserved, whoever uses them
 };
 
-// What the checks need to know about the machine. Passed in, so that tests can invent machines.
+// The facts about the machine that the checks need. They are passed in, so that tests can invent
+// machines.
 struct HostFacts {
   struct Interface {
     std::string name;
@@ -42,29 +43,29 @@ struct HostFacts {
   std::size_t cpu_count = 1;  // that this process may run on
   MemoryFacts memory{};
   std::optional<std::vector<PciDevice>> pci{};  // nothing: not known
-  // Not set: not asked.
+  // If a function is not set, its check is skipped.
   std::function<bool(const std::string& path)> is_folder{};
   std::function<std::string(const std::string& address)> why_not_listening{};  // empty: it can
 };
 
-// Asks the kernel. An answer that cannot be had leaves the list empty, and its checks are skipped.
+// Asks the kernel. Facts that cannot be had stay empty, and their checks are skipped.
 HostFacts read_host_facts();
 
-// What --check-config says: lines of the form `file:line: what is wrong: value; what to do`.
-// Warnings are about what is allowed and probably a slip.
+// The output of --check-config: lines of the form `file:line: what is wrong: value; what to do`. A
+// warning is about a setting that is allowed but probably a mistake.
 struct Findings {
   std::vector<std::string> errors;
   std::vector<std::string> warnings;
 };
 
 // The configuration in `path` with the values in effect: `secret_file` is read, and limits that
-// follow the machine or the ports are numbers. Or a Status whose message holds one line an error.
-// `warnings`, unless null, gets the others.
+// follow from the machine or the ports are numbers. Or a Status whose message has one line for each
+// error. `warnings`, unless null, gets the warnings.
 Result<Config> load_config(const std::string& path, const HostFacts& host,
                            std::vector<std::string>* warnings = nullptr);
 Result<Config> load_config(const std::string& path, std::vector<std::string>* warnings = nullptr);
 
-// The same lines; no errors when the file is fine.
+// The errors and warnings of the file alone.
 Findings check_config(const std::string& path);
 Findings check_config(const std::string& path, const HostFacts& host);
 

@@ -1,5 +1,5 @@
-// The memory of the machine, and the limits that follow from it and from the ports where the file
-// gives none.
+// The memory of the machine, and the limits that follow from it and from the ports if the file has
+// none.
 //
 // read_memory() asks the kernel; the rest is pure. Called by the loader.
 #pragma once
@@ -13,14 +13,14 @@
 
 namespace sluice::config {
 
-// What /proc and the control groups under `root` ("" for this machine) say; 0 where they say
-// nothing.
+// Reads the memory from /proc and the control groups under `root` ("" for this machine); 0 for
+// values that they do not have.
 MemoryFacts read_memory(const std::string& root);
 
-// The limits that are 0 replaced by what the machine's memory and the ports' MTU allow.
+// The limits, with 0 replaced by the values that the machine's memory and the ports' MTU allow.
 LimitsConfig resolved_limits(const Config& config, const HostFacts& host);
 
-// What the memory limits allow, against what the machine has.
+// Compares the memory that the limits allow with the memory of the machine.
 void check_memory(const Config& config, const HostFacts& host, Report& report);
 
 }  // namespace sluice::config

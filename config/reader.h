@@ -1,6 +1,7 @@
-// Turns TOML text into a Config by walking the schema, and remembers where each setting stood.
+// Turns TOML text into a Config by walking the schema, and remembers the line of each setting.
 //
-// Not the checks of combinations (checks.h), no files, no host. Called by the loader.
+// It checks no combinations (checks.h), and reads no files and no facts of the host. Called by the
+// loader.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +16,26 @@
 
 namespace sluice::config {
 
-// Errors and warnings of one file, sorted by line when taken. A place is a setting's full name,
-// such as "limits.jobs" or "port[1].path"; "port[1]" is the whole table.
+// The errors and warnings of one file, sorted by line when they are taken. A setting is named in
+// full, such as "limits.jobs" or "port[1].path"; "port[1]" is a whole table.
 class Report {
  public:
   explicit Report(std::string file) : file_(std::move(file)) {}
 
   void place(const std::string& name, unsigned line) { lines_[name] = line; }
-  // Whether the file says anything about `name`.
+  // Whether the file has `name`.
   bool has(const std::string& name) const { return lines_.contains(name); }
-  // Whether nothing in the table `name`, nor around it, was an error of reading.
+  // Whether reading found no error in the table `name`, nor in a table around it.
   bool sound(const std::string& name) const;
 
-  // An error of reading: later checks that look at `name` would only repeat it, and stay silent.
+  // Adds an error of reading. Later checks that involve `name` stay silent: they would only repeat
+  // it.
   void broken(const std::string& name, unsigned line, const std::string& text);
 
-  // An error of a combination, at the line of the first of `names` that the file holds.
+  // Adds an error of a combination, at the line of the first of `names` that the file has.
   void conflict(std::initializer_list<std::string> names, const std::string& text);
 
-  // Likewise of what can work and is probably not meant.
+  // Adds a warning, at the line of the first of `names` that the file has.
   void warn(std::initializer_list<std::string> names, const std::string& text);
 
   std::vector<std::string> take_errors() { return take(errors_); }
@@ -52,7 +54,8 @@ class Report {
   Lines warnings_;
 };
 
-// What could be read; the rest keeps its default. Every problem goes to `report`.
+// The settings that could be read; the others keep their defaults. Every problem is added to
+// `report`.
 Config read_toml(const std::string& text, const std::string& file, Report& report);
 
 }  // namespace sluice::config

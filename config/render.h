@@ -9,12 +9,12 @@
 
 namespace sluice::config {
 
-// Every setting with its value in effect, as a file that reads back to the same configuration,
-// except that a secret is replaced by a comment with its length.
+// Every setting with its value in effect, as a file that reads back as the same configuration,
+// except that a comment with its length replaces a secret.
 std::string render_effective(const Config& config);
 
-// The default configuration: that of config.h with one vhost-user port, so that it starts on any
-// machine.
+// The default configuration: the defaults of config.h and one vhost-user port, so that it starts on
+// any machine.
 Config default_config();
 
 // The shipped appliance.toml: the defaults, each setting with its help and range.

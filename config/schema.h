@@ -1,8 +1,9 @@
-// The one table of settings: key, section, unit, range, form, help, and the field that it fills.
+// The table of all settings: key, section, unit, range, form, help, and the field that a setting
+// fills.
 //
-// The reader, the renderer, the shipped appliance.toml and its test all walk this table; a setting
-// added here is read, checked, printed and documented. Types follow from the fields, defaults from
-// the initialisers in config.h. Constant data, usable from any thread.
+// The reader, the renderer, the shipped appliance.toml and its test all walk this table, so a
+// setting that is added here is read, checked, printed and documented. Types follow from the
+// fields, defaults from the initialisers in config.h. Constant data, usable on any thread.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ enum class Section : std::uint8_t {
   kForwarding,
 };
 
-// Where a value is stored; the alternative is the setting's type. PolicyOptions: the one that the
+// The place of a value; the alternative is the setting's type. PolicyOptions: the option that the
 // row's key names.
 using Field =
     std::variant<bool*, std::uint16_t*, std::uint32_t*, std::uint64_t*, double*, std::string*,
@@ -38,7 +39,7 @@ using Field =
                  LogLevel*, PortType*, PolicyOptions*, std::optional<std::uint16_t>*,
                  std::optional<Protocol>*, std::optional<IpPrefix>*>;
 
-// The structs that a row's field may lie in. All but `config` are null outside their own table.
+// The structs that can have a row's field. All but `config` are null outside their own table.
 struct Target {
   Config* config = nullptr;
   PortConfig* port = nullptr;
@@ -47,7 +48,7 @@ struct Target {
   RuleConfig* rule = nullptr;
 };
 
-// What a string must look like, with the words for its error.
+// The form of a string, and the words for its error.
 struct Form {
   bool (*matches)(std::string_view) = nullptr;
   std::string_view words;
@@ -57,7 +58,7 @@ struct KeySpec {
   Section section;
   std::string_view key;
   std::string_view unit;  // empty: a plain number, or no number at all
-  double min = 0;         // numbers but a policy's: the value; strings: the length in bytes
+  double min = 0;         // the range of numbers, except a policy's; of strings the length in bytes
   double max = 0;
   std::string_view help;
   Field (*field)(Target);
@@ -67,15 +68,15 @@ struct KeySpec {
 
 std::span<const KeySpec> schema();
 
-// Of a row of [policy].
+// The policy option of a row of [policy].
 const PolicyField& policy_field(const KeySpec& spec);
 
-// Whether the section has the row's key. The keys of [policy] are those of a [[job]] as well.
+// Whether the section has the row's key. A [[job]] also has the keys of [policy].
 inline bool has_key(Section section, const KeySpec& spec) {
   return spec.section == section || (section == Section::kJob && spec.section == Section::kPolicy);
 }
 
-// Whether the file holds a list of such tables, as in [[port]].
+// Whether the section is a list of tables, as [[port]].
 inline bool is_list(Section section) {
   return section == Section::kPort || section == Section::kClass || section == Section::kRule ||
          section == Section::kJob;

@@ -1,4 +1,4 @@
-// What toml11 3 (Debian 12) and 4 (Debian 13) have under different names. For reader.cc alone.
+// Hides the differences between toml11 3 (Debian 12) and 4 (Debian 13). For reader.cc alone.
 #pragma once
 
 #include <string>
@@ -27,7 +27,7 @@ const std::string& text_in(const String& string) {
 
 inline const std::string& text_of(const toml::value& value) { return text_in(value.as_string()); }
 
-// A syntax error: what the parser says in one sentence, its note at the caret, the line.
+// A syntax error: the parser's message in one sentence, its note at the caret, and the line.
 struct Mistake {
   std::string text;
   std::string note;
@@ -35,7 +35,7 @@ struct Mistake {
   unsigned line = 1;
 };
 
-// The first line of version 3's message, which is a drawing, and what it says at the caret.
+// Takes the first line and the note at the caret out of version 3's message, which is a drawing.
 inline Mistake read_drawing(std::string text) {
   Mistake mistake;
   if (const std::size_t caret = text.rfind("^---"); caret != std::string::npos) {

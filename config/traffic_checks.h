@@ -1,4 +1,5 @@
-// Combinations of [[port]], [[class]] and [[rule]] settings that can't work or have no effect.
+// Checks combinations of [[port]], [[class]] and [[rule]] settings that can't work or have no
+// effect.
 //
 // Pure; called by check_combinations().
 #pragma once
