@@ -1,5 +1,5 @@
-// 32 bits of what a chunk's sums are: what the dice of its rounding start from.
-// Included by the kernels' sources, once per instruction set, hence the unusual include guard.
+// A 32-bit digest of a chunk's sums, the seed of its rounding. Included by the kernels' sources,
+// once per instruction set, hence the unusual include guard.
 #if defined(SLUICE_DIGEST_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_DIGEST_INL_H_
 #undef SLUICE_DIGEST_INL_H_
@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::agg::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The sum of a hash of each, so neither lanes nor their order matter.
+// The sum of a hash of each element, so neither the number of lanes nor their order matters.
 inline std::uint32_t digest_all(const float* acc, std::size_t elem_count) {
   constexpr std::uint32_t kGolden = 0x9e3779b1u;
   const hn::ScalableTag<float> d;
@@ -25,7 +25,7 @@ inline std::uint32_t digest_all(const float* acc, std::size_t elem_count) {
   const std::size_t lanes = hn::Lanes(d);
   const auto golden = hn::Set(d_bits, kGolden);
   const auto hash = [&](auto values) HWY_ATTR {
-    const auto bits = hn::BitCast(d_bits, hn::Add(values, hn::Zero(d)));  // of -0 these of 0
+    const auto bits = hn::BitCast(d_bits, hn::Add(values, hn::Zero(d)));  // -0 has the bits of 0
     const auto spread = hn::Mul(bits, golden);
     return hn::Xor(spread, hn::ShiftRight<16>(spread));
   };

@@ -1,6 +1,7 @@
-// The one pass that makes a sum a result: every vector is read once, becomes the format's bytes,
-// and while it is in a register gives its part of the checksum, of the squared norm, of the signs.
-// Included by the kernels' sources, once per instruction set, hence the unusual include guard.
+// The pass that turns a sum into a result: every vector is read once and converted to the format's
+// bytes, and while it is in a register its part of the checksum, of the squared norm and of the
+// signs is computed. Included by the kernels' sources, once per instruction set, hence the unusual
+// include guard.
 #if defined(SLUICE_FINISH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_FINISH_INL_H_
 #undef SLUICE_FINISH_INL_H_
@@ -56,9 +57,9 @@ inline std::uint64_t exchange_word(std::uint64_t* stored, std::uint64_t signs,
   return static_cast<std::uint64_t>(std::popcount(flipped));
 }
 
-// `take(d, at, is_odd)` gets every vector's place once, every second of them as odd, and returns
+// Calls `take(d, at, is_odd)` once for each vector, with is_odd for every second one; it returns
 // the values whose signs are exchanged if kSigns, those of 64 elements at once. Returns how many
-// have changed.
+// signs have changed.
 template <bool kSigns, class Take>
 HWY_INLINE std::uint64_t over_words(std::size_t elem_count, [[maybe_unused]] std::uint64_t* stored,
                                     const Take& take) {
@@ -105,8 +106,8 @@ HWY_INLINE double sum_in_double(D, hn::Vec<D> lanes) noexcept {
 }
 #endif
 
-// `mean(d, sums, at)` is what becomes the result's elements. float32 travels as the sum, which
-// stands where it is read: nothing is written.
+// `mean(d, sums, at)` returns the values of the result's elements. float32 travels as the sum,
+// which is in place already: nothing is written.
 template <class Format, bool kSigns, bool kNorm, class Mean>
 HWY_INLINE Finished finish_pass(const float* acc, std::size_t elem_count, std::uint64_t* signs,
                                 [[maybe_unused]] std::uint8_t* out, const Mean& mean) {
@@ -116,7 +117,7 @@ HWY_INLINE Finished finish_pass(const float* acc, std::size_t elem_count, std::u
   const WordTag d;
   const Bits d_bits;
   const wire::HWY_NAMESPACE::SumTag<Bits> d32;
-  // Of every second vector its own, so that additions need not wait; of single elements too.
+  // Every second vector has its own sums, so that additions need not wait; so have single elements.
   auto most = hn::Zero(d_bits), odd_most = most;  // twice the bits: the sign falls out
   auto words = hn::Zero(d32), odd_words = words, half = words, odd_half = words;
   [[maybe_unused]] auto squares = hn::Zero(d), odd_squares = squares;
@@ -159,7 +160,7 @@ HWY_INLINE Finished finish_pass(const float* acc, std::size_t elem_count, std::u
   return {.finite = finite, .sum = {sum}, .signs_flipped = flipped, .squared_norm = norm};
 }
 
-// The pass that does no more than is wanted.
+// Chooses the pass that computes no more than is wanted.
 template <class Format, class Mean>
 Finished finish_wanted(const float* acc, std::size_t elem_count, const Wanted& wanted,
                        std::uint8_t* out, const Mean& mean) {

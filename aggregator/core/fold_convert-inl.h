@@ -1,9 +1,9 @@
-// Element formats for the fold kernels: how each dtype's bytes become float32 lanes and back.
+// Element formats of the fold kernels: they convert each dtype's bytes to float32 lanes and back.
 // Included by the kernels' sources, once per instruction set, hence the unusual include guard.
 //
-// A format has: kElemBytes, kTravelsAsMean, load() from bytes at any alignment, encode() to the
-// integer lanes of BitsTag (rounding to nearest even; NaNs come in canonical), kExponent (the
-// bits that are all ones in infinities and NaNs).
+// A format has kElemBytes, kTravelsAsMean, load() from bytes at any alignment, encode() to the
+// integer lanes of BitsTag (rounding to nearest even; NaNs are canonical before), and kExponent
+// (the bits that are all ones in infinities and NaNs).
 #if defined(SLUICE_FOLD_CONVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_FOLD_CONVERT_INL_H_
 #undef SLUICE_FOLD_CONVERT_INL_H_
@@ -25,8 +25,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 static_assert(std::endian::native == std::endian::little, "payload bytes are read as they are");
 
-// A loop over all elements: once with whole vectors, once with one lane for what is left, so that
-// no load or store passes a buffer's end.
+// Loops over all elements: with whole vectors, then with one lane for the rest, so that no load or
+// store exceeds a buffer.
 template <class Kernel>
 HWY_INLINE void over_lanes(std::size_t elem_count, const Kernel& kernel) {
   const hn::ScalableTag<float> d;
@@ -40,7 +40,7 @@ HWY_INLINE auto is_finite(D d, hn::Vec<D> value) noexcept {
   return hn::Le(hn::Abs(value), hn::Set(d, std::numeric_limits<float>::max()));
 }
 
-// Residuals: what is not finite is never kept.
+// Residuals: values that are not finite are never kept.
 template <class D>
 HWY_INLINE void keep_if_finite(D d, hn::Vec<D> value, float* residual) noexcept {
   const auto old = hn::LoadU(d, residual);
