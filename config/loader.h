@@ -22,7 +22,7 @@ struct MemoryFacts {
   std::uint64_t usable_mib = 0;     // by this process at most: less than the machine has in a group
                                     // with a limit, or beside reserved hugepages
   std::uint64_t available_mib = 0;  // of it, without taking it from what runs now
-  std::optional<std::uint64_t> hugepages_mib{};  // reserved, whoever uses them
+  std::optional<std::uint64_t> hugepages_mib{};  // reserved, by any process
 };
 
 // The facts about the machine that the checks need. They are passed in, so that tests can invent

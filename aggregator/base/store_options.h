@@ -40,7 +40,7 @@ struct [[gnu::packed]] UpdateOptions {
   friend bool operator==(const UpdateOptions&, const UpdateOptions&) = default;
 };
 
-// What a worker wants of a store that was retained when its workers left, and of its own store
+// The wish of a worker for a store that was retained when its workers left, and for its own store
 // later.
 enum class StoreKeep : std::uint8_t {
   kKeep,  // goes on with the retained store; outlives its workers

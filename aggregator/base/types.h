@@ -37,7 +37,8 @@ enum class StreamId : std::uint8_t {
   kState = 2,        // parameters and optimizer state, for a resync; in a store, pulls
 };
 
-// What the appliance keeps for a job: sums of its workers' gradients, or their parameters (store/).
+// The kind of a job: the appliance keeps sums of its workers' gradients, or their parameters
+// (store/).
 enum class JobKind : std::uint8_t { kSums = 0, kStore = 1 };
 
 // Types of tensors' elements, and of elements on the wire. kBytes is opaque data, which is copied
@@ -79,7 +80,8 @@ constexpr std::size_t payload_bytes(Dtype dtype, std::size_t elem_count) noexcep
 // the receiver has everything before it.
 enum class CollectiveKind : std::uint8_t { kBroadcast = 0, kBarrier = 1, kTransfer = 2 };
 
-// What a job's workers make of a sum, as the application chose it; all ranks must choose the same.
+// The average that workers compute from a sum, as the application chose it; all ranks must choose
+// the same.
 enum class AveragingChoice : std::uint8_t { kDefault = 0, kWeight = 1, kWorld = 2, kSum = 3 };
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// Payloads of a reproducible job that arrived before those of lower ranks, and wait for their turn.
-// Of the open step only.
+// Payloads of a reproducible job that arrived before those of lower ranks and wait for their turn,
+// all for the open step.
 //
 // Every rank but the first may be early with every chunk, so there is a place for each of them. A
 // payload takes the place that was freed last: when ranks are close to each other, few places are

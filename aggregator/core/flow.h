@@ -50,7 +50,7 @@ struct Flow {
   bool has_turn = false;                        // it is in its slice's ring of turns
   bool deferral_told = false;                   // since the last credit update
   TimeNs last_contribution_ns = 0;              // of the open gradient step
-  std::atomic<Step> last_contribution_step{0};  // likewise; read by the control thread
+  std::atomic<Step> last_contribution_step{0};  // its step; read by the control thread
   std::atomic<TimeNs> last_heard_ns{0};         // read by the control thread
   Counter included;                             // chunks that this rank has a part in
   Counter late;      // contributions that came after their slot was complete

@@ -46,7 +46,7 @@ inline constexpr std::size_t kAddendsPerPass = 16;
 void fold_several(float* acc, bool begun, std::span<const std::uint8_t* const> payloads,
                   std::size_t elem_count, Dtype dtype) noexcept;
 
-// What finish() is to compute besides the result; at most one of the two.
+// The values that finish() is to compute besides the result; at most one of the two.
 struct Wanted {
   std::uint64_t* signs = nullptr;  // exchanged for the signs of all sums: see signs.h
   bool norm = false;

@@ -37,7 +37,7 @@ constexpr std::size_t index_of(StreamId stream) noexcept {
   return static_cast<std::size_t>(stream);
 }
 
-// What a job needs to be built; every rank's join must agree on it.
+// The specification of a job; every rank's join must agree on it.
 struct JobSpec {
   JobId id;
   std::string name;
@@ -113,7 +113,7 @@ class Job {
  public:
   // Bytes that the job will take, by the same arithmetic as the constructor; for limits.
   static std::size_t memory_bytes(const JobSpec& spec) noexcept;
-  // Of these bytes, those for sums in the order of ranks.
+  // The part of these bytes that sums in the order of ranks need.
   static std::size_t reproducible_bytes(const JobSpec& spec) noexcept;
 
   // Allocates and pre-faults everything, which takes about 1 s a GiB. Throws std::bad_alloc when

@@ -1,6 +1,6 @@
-// What policies measure in the values of gradients: how many signs of a sum have changed since the
-// last detection round (SAINA's convergence detection: XOR and popcount), and the squared norm of a
-// contribution (for the gradient noise scale). SIMD kernels, dispatched as the fold kernels.
+// Measurements for the policies: how many signs of a sum have changed since the last detection
+// round (SAINA's convergence detection: XOR and popcount), and the squared norm of a contribution
+// (for the gradient noise scale). SIMD kernels, dispatched as the fold kernels.
 //
 // The functions keep no state. The caller keeps the old signs and knows when a round ends; policy.h
 // decides what follows from the counts.

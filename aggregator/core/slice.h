@@ -60,7 +60,7 @@ struct Slot {
 
   bool open_for(Step of) const noexcept { return step == of && state == SlotState::kOpen; }
   bool complete_for(Step of) const noexcept { return step == of && state == SlotState::kComplete; }
-  // Of a slot whose step is over: whether it never was complete.
+  // Whether a slot of a step that is over never was complete.
   bool abandoned() const noexcept { return state == SlotState::kOpen; }
 
   // The only changes of a slot. A queued slot keeps its place in the queue for the new result.
@@ -76,7 +76,7 @@ struct Slot {
 };
 static_assert(sizeof(Slot) == 24);
 
-// What all contributions with data to a sum must agree on. The first one fixes it.
+// The shape of a sum. The first contribution with data fixes it, and all others must agree.
 struct Shape {
   std::uint16_t elem_count = 0;
   Dtype dtype{};
@@ -99,7 +99,7 @@ struct Sum : Shape {
   std::uint64_t weight = 0;
   double square_sum = 0;          // of |contribution / weight|^2, for policies that ask for norms
   std::uint32_t first_us = 0;     // when its first part came, wire_time_us()
-  std::uint32_t complete_us = 0;  // when it was completed, likewise
+  std::uint32_t complete_us = 0;  // when it was completed, wire_time_us()
   std::uint16_t data_count = 0;   // contributions with data
   std::uint16_t abstained_count = 0;  // ranks that abstain: they send no data for this chunk
   std::uint16_t k = 0;                // k with which it was completed
@@ -181,13 +181,13 @@ struct StreamSlice {
   }
 };
 
-// What the policy is told of one shard's part of a gradient step. The shard fills it while the step
-// is open and hands it over when it closes its part (Job::summaries).
+// The summary of one shard's part of a gradient step, for the policy. The shard fills it while the
+// step is open and hands it over when it closes its part (Job::summaries).
 struct alignas(kCacheLineBytes) StepSummary {
   std::uint16_t k = 0;        // of the record when the step was closed
   bool conclusive = true;     // all sums are finite, and no member went during the step
   double mean_square = 0;     // summed over chunks: mean of |g_i|^2
-  double square_of_mean = 0;  // likewise: |mean of g_i|^2
+  double square_of_mean = 0;  // summed over chunks: |mean of g_i|^2
   std::uint64_t signs_flipped = 0;
   std::uint64_t signs_compared = 0;
 };
@@ -206,7 +206,7 @@ struct GradientSlice : StreamSlice {
   std::vector<std::uint64_t> signs;
   std::vector<std::uint8_t> signs_known;  // one a local chunk
 
-  // Of a reproducible job, for the open step: payloads that arrived before those of lower ranks,
+  // In a reproducible job, for the open step: payloads that arrived before those of lower ranks,
   // and the lowest rank of each chunk whose turn has not gone by. (Sums that are exact in any order
   // would take 80 bytes an element and several times as long.)
   EarlyPayloads early;
@@ -247,15 +247,15 @@ struct GradientSlice : StreamSlice {
   bool can_share(std::size_t slot_index) const noexcept {
     return !sums[slot_index].has_data() || sums[slot_index].is_entry;
   }
-  // Of `chunks` of one block, the first of which has `first_slot`, those whose results can leave in
-  // one packet with its result, with a payload of at most `most_bytes`.
+  // Returns the chunks among `chunks`, all of one block, whose results can leave in one packet with
+  // that of the first of them, which has `first_slot`. The payload has at most `most_bytes`.
   std::uint64_t alike_to(std::size_t first_slot, std::uint64_t chunks,
                          std::size_t most_bytes) const noexcept;
   // The chunks that leave in the packet of the queue's head: its own, and chunks of its block
   // behind it that can share. None where the head can't share.
   std::uint64_t chunks_at_head(std::size_t most_bytes) const noexcept;
-  // Of chunks that were to leave with this slot's chunk, those whose slots have not been reopened
-  // since.
+  // Returns the chunks among `chunks`, which were to leave with this slot's chunk, whose slots have
+  // not been reopened since.
   std::uint64_t still_complete(std::size_t slot_index, std::uint64_t chunks) const noexcept;
   // The invariant of the sum of an open slot, between any two contributions.
   bool consistent(std::size_t slot_index) const noexcept;
@@ -269,11 +269,11 @@ struct GradientSlice : StreamSlice {
   bool alike(std::size_t left, std::size_t right) const noexcept;
 };
 
-// What the first piece of a step fixed for all ranks.
+// The operation of a step, which its first piece fixes for all ranks.
 struct Collective {
   Step step = 0;  // 0: not fixed yet
   wire::Operation operation;
-  // Of a call of several steps: the steps of its broadcast since the last barrier, and whether the
+  // A call of several steps: the steps of its broadcast since the last barrier, and whether the
   // next step belongs to the call.
   std::uint32_t broadcasts = 0;
   bool continues = false;
@@ -336,7 +336,7 @@ struct alignas(kCacheLineBytes) JobSlice {
   std::vector<Rank> turns;  // ring of world_size
   std::size_t turn_head = 0;
   std::size_t turn_count = 0;
-  // Of a store; null: a job of sums.
+  // The store of this shard; null: a job of sums.
   std::unique_ptr<StoreShard> store;
   std::vector<StoreJoiner> joiners;  // one a rank
   bool store_active = false;         // stands in the shard's ring of those with results to send

@@ -25,14 +25,14 @@ struct StepObservation {
   // the arrival of its finished gradient, also of a late one. kUnknown if the rank has reported
   // none.
   std::span<const double> durations_s;
-  // Of the same W workers in each chunk: the mean of |g_i|^2, and |mean of g_i|^2.
+  // The mean of |g_i|^2, and |mean of g_i|^2, over the same W workers in each chunk.
   std::uint16_t workers = 0;  // W
   double mean_square = 0;
   double square_of_mean = 0;
   // The step's sums have no NaN or infinity, and no member has gone; else norms and signs are
   // skipped.
   bool conclusive = true;
-  // Of the detection round that this step ended; signs_compared is 0 if it ended none.
+  // The counts of the detection round that this step ended; signs_compared is 0 if it ended none.
   std::uint64_t signs_flipped = 0;
   std::uint64_t signs_compared = 0;
 };
@@ -49,7 +49,7 @@ class NoiseScale {
 
  private:
   double noise_ = 0;   // S, weighted exponential sum
-  double signal_ = 0;  // G2, likewise
+  double signal_ = 0;  // G2, weighted exponential sum
   double weight_ = 0;
 };
 
@@ -78,8 +78,8 @@ class Policy {
   std::uint16_t k() const noexcept { return k_; }
 
   const PolicyOptions& options() const noexcept { return options_; }
-  // What the rule needs measured, at most one of: norms of contributions and results, signs of
-  // results.
+  // Whether the rule needs norms of contributions and results, or signs of results; no rule needs
+  // both.
   bool needs_norms() const noexcept {  // called for every contribution
     return options_.kind == PolicyKind::kGoodput ||
            (options_.kind == PolicyKind::kRamp && options_.late == LateMode::kDrop);

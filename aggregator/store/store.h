@@ -126,7 +126,7 @@ class StoreShard {
     return gauges_.initial_blocks.load(std::memory_order_relaxed) == block_count_;
   }
 
-  // Of a block of this shard.
+  // The state of a block of this shard.
   Step clock(std::uint32_t block) const noexcept { return blocks_[local(block)].clock; }
   std::uint16_t at_clock(std::uint32_t block) const noexcept {
     return blocks_[local(block)].at_clock;

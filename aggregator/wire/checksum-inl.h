@@ -34,7 +34,7 @@ HWY_INLINE void add_words(D, hn::Vec<D> bits, Sum& sum, Sum& half) noexcept {
   sum = hn::ReorderWidenMulAccumulate(SumTag<D>(), flipped, ones, sum, half);
 }
 
-// What `words` words added up to.
+// The sum of `words` words.
 template <class D32>
 HWY_INLINE std::uint64_t sum_of_words(D32 d32, hn::Vec<D32> sum, std::size_t words) noexcept {
   const auto flipped = std::int64_t{hn::GetLane(hn::SumOfLanes(d32, sum))};

@@ -55,7 +55,7 @@ struct [[gnu::packed]] Join {
   Dtype wire{};                 // the format in which float32 travels
   JobKind kind{};
   StoreOptions store;  // all defaults unless the job is a store
-  StoreKeep keep{};    // likewise
+  StoreKeep keep{};    // the default unless the job is a store
   PruneOptions prune;  // all defaults unless its rule prunes
   std::uint32_t tensor_count = 0;
   std::uint32_t print_tensors = 0;  // neighbouring tensors that share a fingerprint
@@ -148,7 +148,7 @@ struct [[gnu::packed]] Keepalive {
   static constexpr PacketType kType = PacketType::kKeepalive;
   std::uint32_t timestamp_us = 0;
   std::uint64_t token = 0;  // of the last ping: proves that the sender receives packets
-  // Of a store's worker, for metrics: the time for which it has waited for layers, and by how many
+  // Metrics of a store's worker: the time for which it has waited for layers, and by how many
   // iterations its oldest request is behind.
   std::uint64_t suspended_ns = 0;
   std::uint32_t oldest_request_iterations = 0;

@@ -52,7 +52,7 @@ enum class PacketType : std::uint8_t {
   kFeedback = 33,      // appliance: only the feedback header
   kAnswer = 34,        // appliance: to a probe
   kPieceResult = 35,   // appliance: a piece, to everybody whom it concerns
-  kValues = 36,        // appliance: the parameters of a store's chunk, to whoever pulled them
+  kValues = 36,  // appliance: the parameters of a store's chunk, to the worker that pulled them
 };
 
 constexpr bool is_control(PacketType type) noexcept {
@@ -96,8 +96,8 @@ struct [[gnu::packed]] FlowHeader {
   std::uint32_t number = 0;        // of this packet in its flow, from 1
   std::uint32_t timestamp_us = 0;  // echoed by feedback
   std::uint32_t credit = 0;        // highest appliance packet number that the worker can take
-  // Of the chunk. A probe or a request for feedback has that of the least urgent packet that it
-  // asks about, which it must not overtake.
+  // The chunk's priority. A probe or a request for feedback has that of the least urgent packet
+  // that it asks about, which it must not overtake.
   Priority priority = 0;
   std::uint8_t flags = 0;
 };

@@ -52,7 +52,7 @@ class ReadinessProfile {
     std::uint32_t tensor = 0;
     Priority priority = 0;
     DurationNs offset_ns = 0;       // from the step's first tensor
-    DurationNs burst_start_ns = 0;  // likewise, of its burst
+    DurationNs burst_start_ns = 0;  // of its burst, from the step's first tensor
   };
   // The tensor that is predicted to become ready as the `place`-th of a step, from 0. Precondition:
   // known().

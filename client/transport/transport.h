@@ -43,9 +43,9 @@ inline std::span<std::uint8_t> whole(const Outgoing& datagram) noexcept {
   return {datagram.data, datagram.total_bytes()};
 }
 
-// What the network said about datagrams sent earlier.
 inline constexpr std::size_t kMaxPathEvents = 16;  // that a transport keeps; further ones are lost
 
+// A report of the network about a datagram that was sent earlier.
 struct PathEvent {
   enum class Kind : std::uint8_t {
     kUnreachable,  // nothing listens there (a hint: it may be forged or temporary)

@@ -163,7 +163,7 @@ inline void EgressQueue::choose_next_due() noexcept {
   if (waiting_ == 0) return;
   next_due_class_ = least_urgent_of(waiting_);
   Level& level = levels_[next_due_class_];
-  // What it waited for while another class was the least urgent is no claim.
+  // Time that it waited while another class was the least urgent gives it no claim.
   if (bit_of(next_due_class_) != guaranteed_) level.due = std::max(level.due, sent_bytes_);
   next_due_ = level.due;
   guaranteed_ = bit_of(next_due_class_);

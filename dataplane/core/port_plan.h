@@ -41,7 +41,7 @@ enum class ChecksumsBy : std::uint8_t {
   kNobody,  // of received frames only
 };
 
-// What ends a worker's rest when a packet comes.
+// How a packet ends a worker's rest.
 enum class WokenBy : std::uint8_t {
   kClock,       // nothing: the worker naps
   kDescriptor,  // readable while a packet waits
@@ -50,7 +50,7 @@ enum class WokenBy : std::uint8_t {
 };
 
 struct PortPlan {
-  // Of UDP only: computing the checksum of an IPv4 header costs less than a decision about it.
+  // UDP checksums only: computing that of an IPv4 header costs less than a decision about it.
   ChecksumsBy rx = ChecksumsBy::kSoftware;
   ChecksumsBy tx = ChecksumsBy::kSoftware;
   // The reasons, for people; static strings.

@@ -27,8 +27,8 @@ namespace sluice::dataplane {
 
 class Worker;
 
-// What all threads of the data plane share. Complete before the first of them starts, then
-// constant.
+// The context that all threads of the data plane share. Complete before the first of them starts,
+// then constant.
 struct Context {
   OwnAddress own;
   Classifier classifier;

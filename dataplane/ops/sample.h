@@ -50,7 +50,7 @@ struct StoreSample {
   HistogramSample waits;
   std::array<std::uint64_t, kBuckets> staleness{};
   std::uint64_t staleness_sum = 0;
-  // Of the live members' clocks; nothing while there are none.
+  // The least and greatest clock of live members; nothing while there are none.
   std::optional<Step> least, greatest;
 };
 
@@ -61,11 +61,11 @@ struct MemberSample {
   bool awaited =
       false;  // its part of the oldest open slot of the open step is missing, and others wait
   Step gradient_step = 0;         // of its newest finished gradient; 0: none known
-  std::uint32_t gradient_us = 0;  // D_i, likewise
+  std::uint32_t gradient_us = 0;  // D_i of that gradient; 0: none known
   std::uint64_t included = 0;     // over all shards, as the counts below
   std::uint64_t late = 0;
   std::uint64_t requeued = 0;
-  // Of a store's worker: its complete iterations, and the values that it reports itself.
+  // A store's worker: its complete iterations, and the values that it reports itself.
   std::optional<Step> clock;
   std::optional<std::uint64_t> suspended_ns;
   std::optional<std::uint32_t> oldest_request_iterations;

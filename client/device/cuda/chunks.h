@@ -19,7 +19,7 @@ inline constexpr std::uint32_t kChunkThreads = kGroupLanes * kGroups;
 inline constexpr std::uint32_t kQuad = 4;
 inline constexpr std::uint32_t kQuadsAtOnce = 3;  // of a lane: their reads are in flight together
 
-// What the groups of a block note about their chunks.
+// The notes of the groups of a block about their chunks, in shared memory.
 template <std::uint32_t max_elems>
 struct Notes {
   static constexpr std::uint32_t kFours = (max_elems + 4 * kQuad - 1) / (4 * kQuad);

@@ -68,7 +68,7 @@ struct Format {
       default: return bits_of(value) == 0;
     }
   }
-  // What a receiver reads.
+  // The value that a receiver decodes.
   SLUICE_LANE float decode(std::uint32_t bits) const {
     switch (wire) {
       case Dtype::kFloat16: return decode_float16(bits);

@@ -46,7 +46,7 @@ struct PackChunks : FormatKernel<kWire, PackChunks<kWire>, 7> {
   SLUICE_LANE static std::uint32_t fours(const Share& share) {
     return (share.elem_count + 4 * kQuad - 1) / (4 * kQuad);
   }
-  // Of four quads: bits 0 to 3 of each byte.
+  // The filled elements of four quads: bits 0 to 3 of each byte.
   SLUICE_LANE static std::uint32_t filled(const Share& share, std::uint32_t four) {
     return load_aligned<std::uint32_t>(share.quads + 4 * four);
   }
