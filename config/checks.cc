@@ -68,7 +68,8 @@ void check_address(const Config& config, Report& report) {
 
 void check_appliance(const Config& config, const HostFacts& host, Report& report) {
   const ApplianceConfig& appliance = config.appliance;
-  // Two spinning threads on one core take turns a scheduler's tick long: worse than one shard.
+  // Two spinning threads on one core alternate at the scheduler's tick, which is worse than one
+  // shard.
   if (appliance.polling == Polling::kBusy && appliance.shards > host.cpu_count)
     report.conflict({"appliance.shards", "appliance.polling"},
                     "more busy-polling shards than cores: " + number(appliance.shards) + " on " +
@@ -172,7 +173,8 @@ void check_twins(const Config& config, Report& report) {
   }
 }
 
-// What the policy of a table needs; values that it does not read are as good as left out.
+// Checks the options that the policy of a table needs; options that it does not read count as left
+// out.
 void check_policy(const Config& config, const PolicyOptions& policy, const std::string& place,
                   Report& report) {
   const PolicyField* field = wrong_field(policy, config.limits.workers_per_job);
@@ -195,8 +197,7 @@ void check_policy(const Config& config, const PolicyOptions& policy, const std::
                         policy_range(*field, 0, false));
 }
 
-// Warns about a key with a value of its own that no policy here reads: `policy` was forgotten, or
-// is another one.
+// Warns about a key whose value no policy here reads: `policy` was forgotten, or is the wrong one.
 void check_unread(const Config& config, const PolicyOptions& policy, const std::string& place,
                   Report& report) {
   const auto reads = [](const PolicyField& field, const PolicyOptions& one) {
@@ -235,7 +236,7 @@ void check_policies(const Config& config, Report& report) {
       report.conflict({place + ".name"},
                       "two job tables have the same name: " + in_quotes(job.name) + "; tables " +
                           number(twin->second + 1) + " and " + number(i + 1) + " must become one");
-    // One that only repeats [policy] would only repeat its errors.
+    // A table that only repeats [policy] would only repeat its errors.
     if (job.policy != config.policy) check_policy(config, job.policy, place, report);
     check_unread(config, job.policy, place, report);
     if (job.reproducible && job.policy.tolerates_stragglers())

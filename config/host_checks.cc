@@ -118,7 +118,8 @@ void check_folder(const Config& config, std::size_t index, const HostFacts& host
     report.conflict({place}, text + ", or change path");
 }
 
-// An appliance that runs with this file has the address: to check the file beside it is no error.
+// An appliance that already runs with this file has the address, so checking the file beside it is
+// no error.
 void check_metrics(const Config& config, const HostFacts& host, Report& report) {
   const std::string& address = config.metrics.address;
   if (address.empty() || !host.why_not_listening) return;

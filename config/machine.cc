@@ -61,7 +61,8 @@ std::uint64_t packet_memory_mib(const Config& config) {
   return config.appliance.hugepages ? 0 : config.appliance.memory_mib;
 }
 
-// Three quarters of what is free, beside the packet buffers: the rest is for whatever else runs.
+// Three quarters of the memory that is free beside the packet buffers; the rest is for other
+// programs.
 std::uint64_t total_by_machine(const Config& config, const HostFacts& host) {
   const std::uint64_t free_mib = host.memory.available_mib;
   if (free_mib == 0) return kUnknownTotalMib;
@@ -69,8 +70,8 @@ std::uint64_t total_by_machine(const Config& config, const HostFacts& host) {
   return std::clamp((free_mib - packets_mib) / 4 * 3, kLeastTotalMib, kMostMib);
 }
 
-// What every port carries to a job of up to 64 workers. Whether it carries the results of a larger
-// job is looked at when that one joins.
+// The chunk size that every port carries for a job of up to 64 workers. Whether a port carries the
+// results of a larger job is checked when that job is joined.
 std::uint16_t chunk_bytes_by_ports(const Config& config) {
   std::uint16_t least_mtu = config.ports.empty() ? PortConfig{}.mtu : UINT16_MAX;
   for (const PortConfig& port : config.ports) least_mtu = std::min(least_mtu, port.mtu);

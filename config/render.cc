@@ -33,8 +33,8 @@ std::string capitalised(std::string text) {
   return text;
 }
 
-// A value that only says "not set": shown as a comment, since reading it back would be an error or
-// would say less than leaving it out.
+// A value that means "not set". It is written as a comment, since reading it back would be an error
+// or would mean less than leaving it out.
 bool is_unset(const KeySpec& spec, const Field& field) {
   const std::string text = literal(spec, field);
   return text.empty() || text == "\"\"";
@@ -70,7 +70,7 @@ std::string render_section(Section section, const Target& target,
   return text;
 }
 
-// Tables that the defaults have none of, as an example.
+// Example tables, of kinds that the defaults do not have.
 constexpr std::string_view kJobExample =
     "\n# Another policy for the jobs of one name; a key that is left out is that of [policy].\n"
     "# [[job]]\n"

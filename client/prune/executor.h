@@ -18,8 +18,7 @@ class Task {
   void begin() noexcept { done_.store(false, std::memory_order_release); }
   // Called once after each begin(), on any thread.
   void run() noexcept {
-    [[maybe_unused]] const bool begun =
-        !done();  // so that work() sees what was written before begin()
+    [[maybe_unused]] const bool begun = !done();  // sees all writes before begin()
     work();
     done_.store(true, std::memory_order_release);
     done_.notify_all();

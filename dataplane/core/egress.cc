@@ -26,7 +26,7 @@ void Egress::accept(std::size_t sent, TimeNs now) noexcept {
   CHECK(sent <= taken_count_);
   const std::span<const Item> burst = std::span(burst_).first(std::exchange(taken_count_, 0));
   std::uint64_t total_bytes = 0;
-  // Neighbours in a burst mostly are of one class and waited alike: they are counted together.
+  // Neighbours in a burst mostly have one class and one waiting time: they are counted together.
   for (std::size_t at = 0; at < sent;) {
     const ClassIndex egress_class = burst[at].egress_class;
     const std::size_t bucket = WaitHistogram::bucket_of(now - burst[at].queued_at);

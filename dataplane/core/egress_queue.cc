@@ -45,8 +45,8 @@ std::uint64_t EgressQueue::guaranteed_among(std::uint64_t waiting) const noexcep
   return waiting & with_share_;
 }
 
-// The one that is due the longest goes first: then each is late by less than one packet of every
-// other.
+// The class that has been due the longest is served first. So each class is late by less than one
+// packet of every other.
 void EgressQueue::choose_among_chosen() noexcept {
   guaranteed_ = guaranteed_among(waiting_);
   next_due_ = UINT64_MAX;

@@ -169,8 +169,9 @@ inline void EgressQueue::choose_next_due() noexcept {
   guaranteed_ = bit_of(next_due_class_);
 }
 
-// A share begins to count when the class begins to wait: what it did not use before is gone. Its
-// first packet goes when, with it, the share is used; later ones when the one before is paid for.
+// A share counts from the time when the class begins to wait: unused share from before is lost. The
+// first packet is due when it would use up the share; a later packet is due when the one before it
+// is paid for.
 inline void EgressQueue::begin_waiting(Level& level, const Item& item) noexcept {
   waiting_ |= bit_of(item.egress_class);
   const std::uint64_t whole = interval(level, item.bytes);

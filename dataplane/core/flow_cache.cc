@@ -12,7 +12,7 @@ using wire::kIpv4Bytes;
 using wire::kIpv6Bytes;
 using wire::kUdpBytes;
 
-// Where the IP header stands in the frames that are remembered: behind one tag at most.
+// The offset of the IP header in remembered frames, which have one tag at most.
 std::size_t ip_offset(wire::Bytes bytes) noexcept {
   return wire::load_be16(&bytes[12]) == wire::kEtherVlan
              ? wire::kEthernetBytes + wire::kVlanTagBytes
@@ -21,7 +21,7 @@ std::size_t ip_offset(wire::Bytes bytes) noexcept {
 
 }  // namespace
 
-// By the ports and the end of the source address, which is all that differs behind one router.
+// Chosen by the ports and the end of the source address: behind one router nothing else differs.
 std::size_t FlowCache::place_of(wire::Bytes bytes) noexcept {
   const std::uint8_t* ip = &bytes[ip_offset(bytes)];
   const bool ipv4 = *ip >> 4 == 4;
@@ -55,7 +55,7 @@ bool FlowCache::find(wire::Bytes bytes, PortIndex port, wire::UdpChecksums check
   if (now >= place.until || place.port != port || place.macs_version != macs.version())
     return false;
 
-  // What may differ: lengths, identification, checksums and the congestion mark.
+  // The fields that may differ: lengths, identification, checksums and the congestion mark.
   const std::uint8_t* ip = bytes.data() + place.ip_at;
   const std::size_t room = bytes.size() - place.ip_at;
   const std::size_t header_bytes = place.ipv4 ? kIpv4Bytes : kIpv6Bytes;

@@ -39,7 +39,7 @@ std::string words_of_queues(const PortPlan& plan) {
   return *plan.queues_reason == '\0' ? word : word + " (" + plan.queues_reason + ")";
 }
 
-// Of a shaped port one worker decides what goes first.
+// One worker serves a shaped port, so that it alone decides which frame is sent first.
 void plan_queues(const DeviceOffers& offers, const DeviceKind& kind, PortPlan& plan) noexcept {
   if (kind.workers == 1) return;
   if (kind.shaped)
@@ -59,7 +59,8 @@ PortPlan plan_port(const DeviceOffers& offers, const DeviceKind& kind) noexcept 
   if (kind.shared_memory) {
     plan.rx = ChecksumsBy::kNobody;
     plan.rx_reason = "shared memory";
-    // What offers to do it there is a driver, on our core: once for each member of a job.
+    // There the driver would compute the checksum on the worker's own core, once for each member of
+    // a job.
     plan.tx_reason = "one sum serves all members";
     return plan;
   }

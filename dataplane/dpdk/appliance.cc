@@ -105,7 +105,7 @@ std::vector<TrafficRule> traffic_rules(const std::vector<config::RuleConfig>& co
   return rules;
 }
 
-// Devices first: how many buffers they take depends on what they offer.
+// Devices first: the number of buffers depends on their offers.
 Status open_ports(const config::Config& config, Context& context) {
   std::size_t lanes = 0;
   for (std::size_t index = 0; index < config.ports.size(); ++index) {
@@ -143,7 +143,7 @@ Status build_context(const config::Config& config, Context& context) {
   context.forwarding = config.forwarding.enabled;
   context.mac_entries = config.forwarding.mac_table_entries;
   context.mac_age_ns = config.forwarding.mac_age_s * kSecond;
-  // Job ids go round over kMaxJobs, however few jobs the limits allow at once.
+  // Job ids rotate over kMaxJobs, however few jobs the limits allow at once.
   context.paths = std::make_unique<PathTable>(kMaxJobs, config.limits.workers_per_job);
 
   if (Status status = open_ports(config, context); !status.ok()) return status;

@@ -19,13 +19,14 @@ constexpr std::uint32_t kDevicePacketsPerLane = 2048;  // descriptors of both di
 constexpr std::uint32_t kLeastPackets = 2048;
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kDataRoomBytes = 2048;
-constexpr std::size_t kXdpHeadroomBytes = 256;  // the kernel's, at the front of what it fills
-// Drivers of NICs round a buffer's room down to these, and a frame that is longer comes in parts.
+constexpr std::size_t kXdpHeadroomBytes = 256;  // of the kernel, in front of a frame
+// Drivers of NICs round a buffer's size down to a multiple of this, and deliver a longer frame in
+// parts.
 constexpr std::size_t kNicStepBytes = 1024;
 
 std::size_t data_room_bytes(const config::Config& config) {
   const std::size_t frame_bytes = max_frame_bytes(config);
-  // Results are written behind room for the longest headers, so that room is on top.
+  // Results are written behind room for the longest headers, which is added.
   std::size_t room = std::max(kDataRoomBytes, frame_bytes + wire::kMaxUdpHeaderBytes);
   std::size_t step = 64;
   for (const config::PortConfig& port : config.ports) {
@@ -67,7 +68,7 @@ Result<PoolPtr> make_pool(const config::Config& config, std::size_t lanes) {
     element_bytes = (element_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   const std::uint64_t affordable =
       (std::uint64_t{config.appliance.memory_mib} << 20) * 3 / 4 / element_bytes;
-  // A frame that waits may be the last that refers to its payload: two buffers.
+  // A waiting frame may be the last that refers to its shared payload, so it counts as two buffers.
   const std::uint64_t wanted = lanes * (2 * kEgressPackets + kDevicePacketsPerLane + kBurst * 4) +
                                config.appliance.shards * (kInboxPackets + 2 * kCachePackets) +
                                kMemberPackets + 2 * kUnauthenticatedPackets + kLeastPackets;

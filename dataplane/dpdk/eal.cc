@@ -19,10 +19,10 @@
 namespace sluice::dataplane {
 namespace {
 
-constexpr std::uint32_t kMostLines = 20;  // more than any start has that fails
+constexpr std::uint32_t kMostLines = 20;  // more than any failing start writes
 
-// A stdio stream whose lines become log messages: DPDK can only write to a FILE. Some of them a
-// vhost-user peer can repeat as fast as it connects. The stream's lock is held.
+// A stdio stream whose lines become log messages: DPDK can only write to a FILE. A vhost-user peer
+// can cause some lines as fast as it connects. The stream's lock is held.
 ssize_t write_log(void* rate, const char* text, std::size_t bytes) {
   std::string_view line(text, bytes);
   while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
@@ -51,8 +51,8 @@ void redirect_log() {
   rte_openlog_stream(stream);
 }
 
-// "0@(0,1,5)": one EAL lcore that may run on every CPU of this process. Our workers are threads of
-// our own, which register themselves.
+// "0@(0,1,5)": one EAL lcore that may run on every CPU of this process. The workers are other
+// threads, which register themselves.
 std::string lcore_map() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

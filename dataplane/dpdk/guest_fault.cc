@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::uint32_t kKept = 64;
 
-// A signal handler has no argument to take these by. `own` is complete before the handler is
-// installed; the rest is written by handlers, on whatever thread faulted.
+// Globals, because a signal handler has no argument for them. `own` is complete before the handler
+// is installed; handlers write the rest, on the thread that faulted.
 struct State {
   std::vector<AddressRange> own;
   std::array<std::atomic<std::uintptr_t>, kKept> begins{};
@@ -97,7 +97,7 @@ void on_bus_error(int, siginfo_t* info, void*) {
                         return address >= one.begin && address < one.end;
                       });
   if (guests) note(range);
-  // The whole mapping: what is left of it is of no use, and huge pages can't be split.
+  // Covers the whole mapping: the rest of it is of no use, and huge pages can't be split.
   if (guests &&
       ::mmap(reinterpret_cast<void*>(range.begin), range.end - range.begin, PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED) {

@@ -27,7 +27,7 @@
 namespace sluice::dataplane {
 namespace {
 
-constexpr unsigned long kTimerSlackNs = 1000;  // who sleeps for 10 us should not wake after 60
+constexpr unsigned long kTimerSlackNs = 1000;  // a sleep of 10 us should not take 60
 constexpr std::uint64_t kSliceNs = 100'000;
 
 // A packet socket without a protocol, as DPDK uses for questions, receives nothing.
@@ -43,8 +43,8 @@ bool receives_packets(int fd) {
          name.sll_protocol != 0;
 }
 
-// tap's driver does not look at a queue before a signal has told of a packet, which is any thread's
-// unless one is named.
+// tap's driver reads a queue only after a signal has told of a packet. The kernel delivers the
+// signal to any thread unless one is named.
 void take_signals_of(int fd) {
   const f_owner_ex owner{F_OWNER_TID, gettid()};
   fcntl(fd, F_SETOWN_EX, &owner);
@@ -100,7 +100,7 @@ void IdleWait::watch(Lane& lane) {
   }
 }
 
-// What the queues raised, so that a wait begins without it.
+// Takes the interrupts that the queues have raised, so that they do not end the next wait.
 void IdleWait::take_interrupts() noexcept {
   std::array<rte_epoll_event, config::kMaxPorts> events;
   const int count = rte_epoll_wait(interrupts(), events.data(), static_cast<int>(events.size()), 0);
@@ -113,13 +113,13 @@ void IdleWait::take_interrupts() noexcept {
 }
 
 void IdleWait::arm() noexcept {
-  take_interrupts();  // that came after the last wait
+  take_interrupts();  // interrupts since the last wait
   rested_ = false;
   for (Queue& queue : queues_) {
     queue.packets = queue.lane->counters().rx_packets.read();
     queue.lane->port().arm(queue.lane->queue(), true);
   }
-  // A guest writes its frame, then looks at what was just written; we do the reverse.
+  // A guest writes its frame and then reads the arming; this thread arms and then reads the ring.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   armed_ = true;
 }
@@ -169,8 +169,8 @@ bool IdleWait::rest(const IdlePolicy::Decision& decision, TimeNs now) noexcept {
   if (ready <= 0) return false;
   if (on_trial_ != 0 && sockets_[1].revents != 0) take_interrupts();
   for (pollfd& socket : sockets_) {
-    // An interface that went down leaves an error that would end every wait until it is read; that
-    // of a tap interface which is gone stays.
+    // An interface that went down leaves an error that would end every wait until it is read. The
+    // error of a removed tap interface can't be read away.
     int error = 0;
     socklen_t length = sizeof error;
     if ((socket.revents & POLLERR) != 0 &&

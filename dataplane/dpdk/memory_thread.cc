@@ -43,7 +43,7 @@ bool MemoryThread::poll(agg::MemoryOrder& order) {
 }
 
 void MemoryThread::run() {
-  // On Linux the priority of this thread alone. Without the right to lower it things work as well.
+  // On Linux this sets the priority of this thread alone. If it fails, the thread works as well.
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
   std::unique_lock lock(mutex_);
   while (true) {

@@ -65,8 +65,8 @@ std::string remedy_for(const config::PortConfig& config) {
   return "";
 }
 
-// A socket file that an earlier process left behind keeps the name taken; a live one must not be
-// stolen.
+// Removes the socket file that an earlier process left behind, which would block the name; the
+// socket of a live process must not be stolen.
 Status clear_stale_socket(const config::PortConfig& config) {
   struct stat info {};
   if (stat(config.path.c_str(), &info) != 0) return Status();
@@ -127,8 +127,8 @@ Status check_driver(const config::PortConfig& config, const std::string& device)
                 "install Debian's package librte-" + package + SLUICE_DPDK_ABI);
 }
 
-// Drivers whose other end is a hypervisor: with receive offloads a guest's frame comes as its
-// kernel left it, to be completed by a device that there is not.
+// Drivers whose other end is a hypervisor: with receive offloads a guest's frame arrives as its
+// kernel left it, to be completed by a device that does not exist.
 bool is_paravirtual(std::string_view driver) {
   return driver.starts_with("net_virtio") || driver == "net_vmxnet3" || driver == "net_netvsc" ||
          driver == "net_vhost";
@@ -170,8 +170,8 @@ Status Port::start(rte_mempool* pool, TimeNs now, const config::Config& applianc
   return Status();
 }
 
-// What is sent by another socket than the driver's comes back to the driver's, which must not see
-// it.
+// Frames sent by another socket than the driver's come back to the driver's, which must not see
+// them.
 void Port::open_train_socket() noexcept {
   if (TrainSocket::hide_outgoing(wake_socket_)) trains_ = TrainSocket::open(config_.interface);
 }
@@ -261,8 +261,8 @@ int Port::set_up_queues(rte_mempool* pool) noexcept {
 
 Status Port::start_device(rte_mempool* pool, bool interrupts, TimeNs now) {
   rte_eth_conf device_config{};
-  // Without the interrupt of a changed link, that is: with it DPDK answers what the last interrupt
-  // stored, and cards were seen on which none comes. Only vhost tells of its peer all the same.
+  // The link interrupt stays off: with it DPDK answers from the state that the last interrupt
+  // stored, and some cards raise none. vhost reports its peer without it.
   device_config.intr_conf.rxq = interrupts;
   if (sets_mtu()) device_config.rxmode.mtu = config_.mtu;
   if (plan_.rx == ChecksumsBy::kDevice)
@@ -290,8 +290,8 @@ Status Port::start_device(rte_mempool* pool, bool interrupts, TimeNs now) {
   return Status();
 }
 
-// Asks the device to put the datagrams for each shard into the queue of its worker. What it does
-// not know how to steer comes by any queue and is handed over.
+// Asks the device to put the datagrams for each shard into the queue of its worker. Datagrams that
+// it can't steer come by any queue and are handed over.
 void Port::steer(const config::Config& appliance) noexcept {
   for (std::uint16_t shard = 0; shard < plan_.queues; ++shard) {
     const rte_flow_attr attributes{.ingress = 1};
@@ -317,8 +317,8 @@ void Port::steer(const config::Config& appliance) noexcept {
   plan_.steered_by_device = true;
 }
 
-// On a thread of DPDK's. vhost's tells of a peer that leaves before it frees what it knew of it, as
-// it must not do while a worker arms the queue.
+// Called on a thread of DPDK's. vhost calls it before it frees the state of a peer that leaves,
+// which must not happen while a worker arms the queue.
 int Port::on_link_event(std::uint16_t, int, void* port, void*) {
   { const std::lock_guard until_armed(static_cast<Port*>(port)->arm_mutex_); }
   static_cast<Port*>(port)->refresh_link(now_ns());
@@ -345,8 +345,8 @@ void Port::refresh_link(TimeNs now) noexcept {
                          " times besides since the last such line");
 }
 
-// Takes the port down whose peer has cut off the memory that it shares: what it would read there
-// now are zeros.
+// Takes the port down if its peer has cut off the memory that it shares: the port would read zeros
+// there.
 void Port::look_for_lost_memory() noexcept {
   const std::uint32_t faults = guest_faults();
   if (config_.type != config::PortType::kVhostUser || faults == faults_seen_) return;
@@ -373,7 +373,7 @@ void Port::look_for_lost_memory() noexcept {
 
 void Port::refresh(TimeNs now) noexcept {
   look_for_lost_memory();
-  refresh_link(now);  // vhost's too: an event may be lost while it starts
+  refresh_link(now);  // also of vhost: an event may be lost while it starts
   rte_eth_stats stats{};
   if (rte_eth_stats_get(device_, &stats) == 0)
     link_counters().rx_missed.set(stats.imissed + stats.rx_nombuf);

@@ -1,4 +1,4 @@
-// What tells a port's workers of packets: found while its device starts, armed before they rest.
+// The sources that wake a port's workers: found while its device starts, armed before workers rest.
 #include <rte_ethdev.h>
 
 #include <algorithm>

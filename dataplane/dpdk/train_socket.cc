@@ -19,7 +19,7 @@
 namespace sluice::dataplane {
 namespace {
 
-// What stands in front of each message. linux/virtio_net.h, which has it, is no C++.
+// The header in front of each message. linux/virtio_net.h, which declares it, is not valid C++.
 struct VirtioHeader {
   std::uint8_t flags;
   std::uint8_t gso_type;
@@ -31,11 +31,11 @@ struct VirtioHeader {
 static_assert(sizeof(VirtioHeader) == 10);
 constexpr std::uint8_t kNeedsChecksum = 1;  // VIRTIO_NET_HDR_F_NEEDS_CSUM
 constexpr std::uint8_t kUdpTrain = 5;       // VIRTIO_NET_HDR_GSO_UDP_L4, since Linux 6.2
-// As much as the driver's own ring: more than a 2 MB queueing discipline holds.
+// The size of the driver's own ring: more than a 2 MB queueing discipline holds.
 constexpr int kBufferBytes = 4 << 20;
 constexpr std::uint16_t kUdpChecksumAt = 6;  // in its header
 
-// Of an older one, single frames are better sent by the driver, a burst a call.
+// With an older kernel the driver sends single frames better, a burst in each call.
 bool kernel_cuts_trains() noexcept {
   utsname system;
   int major = 0;
@@ -48,7 +48,7 @@ std::size_t header_bytes(const rte_mbuf* frame) noexcept {
   return frame->l2_len + frame->l3_len + frame->l4_len;
 }
 
-// How many frames at the front make one train. The kernel cuts none behind a VLAN tag.
+// How many frames at the front make one train. The kernel cuts no train behind a VLAN tag.
 std::size_t train_length(std::span<rte_mbuf* const> frames) noexcept {
   const rte_mbuf* first = frames.front();
   if (first->l2_len != wire::kEthernetBytes) return 1;

@@ -1,4 +1,5 @@
-// What the control thread watches and says: links, hints of dead processes, joins and ends of jobs.
+// The control thread's watching and logging: links, hints of dead processes, joins and ends of
+// jobs.
 
 #include <spdlog/spdlog.h>
 
@@ -10,13 +11,13 @@ namespace {
 
 constexpr int kLogsPerSecond = 5;
 
-// A notice without the job's name in front, which the log line has already.
+// The text of a notice without the job's name in front, which the log line has already.
 std::string without_name(const agg::JobView& view, std::string_view notice) {
   const std::string name = "job '" + std::string(view.name) + "': ";
   return std::string(notice.substr(notice.starts_with(name) ? name.size() : 0));
 }
 
-// `awaited`: the ranks of one that forms, once nobody has come for a while.
+// `awaited`: the missing ranks of a forming job, once none has joined for a while.
 std::string describe(const agg::JobView& view, const std::string& awaited) {
   const std::string name =
       "job \"" + std::string(view.name) + "\"" +
@@ -95,9 +96,10 @@ void Control::suspect_behind(PortIndex port, TimeNs now) {
   }
 }
 
-// The closed socket of a vhost-user port is the end of its process, one that was opened again
-// between two looks too. Another link that is down says nothing of those behind it: they are asked
-// like all who are silent for a second, and where a process is gone its host says so then.
+// The closed socket of a vhost-user port means that its process has ended, also if a socket was
+// opened again between two looks. The loss of another link tells nothing of the members behind it:
+// they are pinged after a second of silence, as all members, and the host of a dead process answers
+// then.
 void Control::watch_ports(TimeNs now) {
   for (std::size_t index = 0; index < context_.ports.size(); ++index) {
     Port& port = *context_.ports[index];
@@ -115,7 +117,8 @@ void Control::watch_jobs(TimeNs now) {
   for (const agg::JobView& view : jobs_.views()) {
     std::string text = describe(view, jobs_.describe_awaited(view.id, now));
     const auto old = announced_.find(view.id.value);
-    // Of a job that forms, whoever comes is no line of the log, only who still does not.
+    // Of a forming job the log has only the ranks that are still missing, not every rank that
+    // joins.
     if (old != announced_.end() && view.state == wire::JobState::kForming &&
         old->second.starts_with(text))
       text = old->second;

@@ -131,8 +131,7 @@ void add_job_families(const ControlSample& control, Families& families) {
   const auto each_job = [&](auto&& add) {
     for (const JobSample& job : control.jobs) add(Labels{{"job", job.label}}, job);
   };
-  // Rows only for ranks that have joined and are not gone: that bounds them by the workers there
-  // are.
+  // Only ranks that have joined and are not gone have rows, so the number of workers bounds them.
   const auto each_member = [&](auto&& add) {
     for (const JobSample& job : control.jobs)
       for (const MemberSample& member : job.members)

@@ -6,8 +6,8 @@
 namespace sluice::dataplane {
 namespace {
 
-// The ordinal is left out where it is 0 and the name does not look as if it ended in one: no two
-// jobs have one label. The client's pages do the same.
+// The ordinal is left out if it is 0 and the name does not end like one, so that no two jobs have
+// one label. The client's pages do the same.
 std::string job_label(const agg::JobView& view) {
   std::string label(view.name);
   const std::size_t digits = label.find_last_not_of("0123456789") + 1;
@@ -134,8 +134,8 @@ void HistogramSample::add(const Histogram& histogram) noexcept {
   sum_ns_ += histogram.sum_ns();
 }
 
-// A name may be taken by a new run while the old one's memory is still on its way back: one row a
-// label, the live one before the ended one.
+// A new run may take a job's name while the memory of the old run is still being freed. A label has
+// one row: that of the live job, else that of the ended one.
 ControlSample sample_jobs(const agg::Jobs& jobs, TimeNs now) {
   ControlSample sample{.memory_bytes = jobs.memory_bytes()};
   for (std::size_t verdict = 0; verdict < kVerdictCount; ++verdict)

@@ -42,7 +42,7 @@ constexpr const char* kMemoryMegabytes = "256";
 
 using LogFunction = void (*)(std::uint32_t level, const char* text);
 
-// One DPDK a process, whether we like it or not.
+// A process can have only one DPDK.
 struct Environment {
   std::mutex mutex;
   bool tried = false;
@@ -61,7 +61,7 @@ std::string& thread_error() {
   return text;
 }
 
-// The first complaint of DPDK since an open began: the most telling part of an error of ours.
+// DPDK's first error message since an open began, which is the most useful part of an error.
 struct Complaint {
   std::mutex mutex;
   std::string text;

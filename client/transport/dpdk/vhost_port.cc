@@ -282,7 +282,7 @@ std::uint32_t VhostPort::take_burst(const Inbox& looking) noexcept {
   return count;
 }
 
-// False: it is nobody's, or there is no room for it, as on any network.
+// False: the frame is for no inbox, or its inbox is full; it is lost, as on any network.
 bool VhostPort::hand_over(const wire::Frame& frame, const sluice_dpdk_frame& held,
                           const Inbox& looking) noexcept {
   if (frame.dst != path_.src || frame.src != path_.dst) return false;
@@ -305,8 +305,8 @@ bool VhostPort::hand_over(const wire::Frame& frame, const sluice_dpdk_frame& hel
 
 // ---- sleeping ----
 
-// Frames wake nobody while one is awake that looks for them; a sleeper sees for itself whether that
-// one still does.
+// A frame wakes no sleeper while another transport receives; a sleeper checks by itself whether
+// that one still does.
 bool VhostPort::somebody_else_looks(Inbox& inbox) const noexcept {
   const std::uint64_t looks = looks_ - inbox.looks;
   const bool looked = std::exchange(inbox.others_looks, looks) != looks;

@@ -19,7 +19,7 @@ constexpr std::size_t kQueueSlots = 1024;
 constexpr std::size_t kIpUdpBytes = wire::kIpv4Bytes + wire::kUdpBytes;
 
 // The hubs of this process, by name. The child of a fork begins with none: the threads that drive
-// its parent's do not exist there, and one of them may have held a hub's mutex.
+// the parent's hubs do not exist there, and one of them may have held a hub's mutex.
 struct Hubs {
   std::mutex mutex;
   std::map<std::string, std::weak_ptr<Hub>> by_name;

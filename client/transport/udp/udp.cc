@@ -23,9 +23,9 @@
 namespace sluice::client {
 namespace {
 
-// What waits in this host cannot be overtaken any more, so little may: enough for the wire while
-// the progress thread wakes up, about 110 frames. (The kernel doubles it, and charges for whole
-// buffers.)
+// Datagrams that wait in this host can't be overtaken any more, so few may: enough for the wire
+// while the progress thread wakes up, about 110 frames. (The kernel doubles the number, and charges
+// for whole buffers.)
 constexpr int kSendBufferBytes = 128 << 10;
 constexpr std::size_t kMinBufferCostBytes = 2304;  // what the kernel charges for a 1,500-byte frame
 constexpr int kMaxErrorsPerDrain = 64;
@@ -120,7 +120,7 @@ class UdpTransport final : public Transport {
     const DurationNs rest_ns = std::min(timeout_ns, moderation_.take_rest());
     if (rest_ns != 0) timeout_ns = rest_ns;
     if (!blocked_) pace_.on_rest();
-    // While it rests, what arrives does not end the wait; room to send does.
+    // During a rest arriving packets do not end the wait, but room to send does.
     const short socket_events =
         static_cast<short>((rest_ns == 0 ? POLLIN : 0) | (blocked_ ? POLLOUT : 0));
     std::array<pollfd, 2> fds{
