@@ -8,7 +8,7 @@
 namespace sluice::agg {
 namespace {
 
-// Of one member in one shard.
+// The bytes of one member in one shard's slice.
 constexpr std::size_t kFlowBytes = sizeof(Flow) + kRepliesPerMember * sizeof(Reply) + sizeof(Rank);
 constexpr std::uint16_t kTwo = 2;
 constexpr std::size_t kLineFloats = 64 / sizeof(float);
@@ -210,8 +210,9 @@ void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
 }
 
 // Whether two ranks are known to be inside the window even when the step after `step` opens: they
-// have the results of all steps that it does not keep any more. Else `step` waits for two, and
-// those two are. So when one rank dies, another one can go on and give its state to the rest.
+// have the results of all steps that are not retained any more. Otherwise `step` waits for two
+// contributions, whose ranks are inside. So if one rank dies, another one can go on and give its
+// state to the others.
 bool Job::two_keep_up(Step step) const noexcept {
   const std::size_t gradients = index_of(StreamId::kGradients);
   DCHECK(spec.policy.tolerates_stragglers() && step > kFullSteps);
@@ -224,8 +225,9 @@ bool Job::two_keep_up(Step step) const noexcept {
   return count == kTwo;
 }
 
-// What the step `closed` showed, put together from what all shards have handed over, and the
-// policy's answer. They hand over the next one only when the step that this opens is closed.
+// Gives the policy the observations of the step `closed`, from the summaries of all shards, and
+// returns its k. The shards hand over their next summaries only when they close the step that this
+// one opens.
 std::uint16_t Job::decide_k(Step closed, TimeNs now) noexcept {
   StepObservation seen{.step = closed, .durations_s = durations_s_};
   for (std::uint16_t rank = 0; rank < spec.world_size; ++rank)

@@ -25,9 +25,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float kMostInt8 = 127;
 
-// Uniform bits for the elements from `first` on: steps of the golden ratio from the seed, a
-// single addition. Each element's bits are as uniform as the seed is, which is all that keeps a
-// rounding without bias; their upper bits are spread evenly over neighbours.
+// Uniform bits for the elements from `first` on: steps of the golden ratio from the seed, with a
+// single addition. Each element's bits are as uniform as the seed, which suffices for rounding
+// without bias; the upper bits of neighbours are spread evenly.
 template <class D>
 HWY_INLINE auto dice(D, std::uint32_t seed, std::size_t first) noexcept {
   constexpr std::uint32_t kGolden = 0x9e3779b1u;
@@ -58,7 +58,7 @@ HWY_INLINE hn::Vec<D> to_grid(D d, hn::Vec<D> value, std::uint32_t seed, std::si
   constexpr int kKeptBits = half ? 19 : 16;
   constexpr std::uint32_t kLost = (1u << (32 - kKeptBits)) - 1;
   const auto random = hn::ShiftRight<kKeptBits>(dice(d, seed, at));
-  // Adding what may carry into the kept bits rounds the magnitude up with the right odds.
+  // Adding random bits below the kept ones rounds the magnitude up with the right odds.
   const auto sum = hn::Add(hn::BitCast(d_bits, value), random);
   auto rounded = hn::BitCast(d, hn::AndNot(hn::Set(d_bits, kLost), sum));
   if constexpr (half) {  // below its normal numbers the quantum does not shrink
@@ -76,7 +76,7 @@ HWY_INLINE void store(D d, hn::Vec<D> value, std::uint8_t* to) noexcept {
              to);
 }
 
-// What a receiver reads of the value.
+// The value as a receiver decodes it.
 template <class Format, class D>
 HWY_INLINE hn::Vec<D> as_received(D d, hn::Vec<D> value) noexcept {
   HWY_ALIGN std::uint8_t bytes[HWY_MAX_BYTES];
@@ -346,8 +346,8 @@ std::uint32_t rounding_seed(const float* acc, std::size_t elem_count, ChunkIndex
   return static_cast<std::uint32_t>(mixed >> 32);
 }
 
-// int8 needs the greatest sum before the first element is written, and has a quarter of the bytes:
-// what else is wanted takes passes of its own.
+// int8 needs the greatest sum before the first element is written, and has a quarter of the bytes,
+// so the wanted values are computed in separate passes.
 Finished finish_unbiased(const float* acc, std::size_t elem_count, std::uint64_t weight, Dtype wire,
                          std::uint32_t seed, std::uint8_t* out, const Wanted& wanted) noexcept {
   DCHECK(is_narrow(wire));

@@ -39,7 +39,7 @@ Verdict Shard::handle(const wire::Packet& packet, const Location& location, bool
   return verdict;
 }
 
-// Membership and the flow's numbers, the same for every data packet.
+// Checks membership and updates the flow's numbers, as for every data packet.
 Verdict Shard::admit(const wire::Packet& packet, Job& job, bool marked, TimeNs now) noexcept {
   const wire::CommonHeader& common = packet.common();
   if (common.rank >= job.spec.world_size) return Verdict::kBadRank;
@@ -65,7 +65,8 @@ Verdict Shard::admit(const wire::Packet& packet, Job& job, bool marked, TimeNs n
   if (newer(header.credit, flow.credit)) {
     flow.credit = header.credit;
     flow.deferral_told = false;
-    // What was deferred since it was last told: it may be the tail, which nothing follows.
+    // Results were deferred since the last packet told of it; they may be the last ones, which no
+    // packet follows.
     if (flow.deferred_count != flow.deferred_told) queue_feedback(job, Rank{common.rank});
     if (flow.pulling != 0) give_turn(job, Rank{common.rank});
   }
@@ -80,8 +81,9 @@ bool Shard::is_member(const wire::CommonHeader& header) const noexcept {
          header.cookie == job->members[header.rank].cookie.load(std::memory_order_acquire);
 }
 
-// A gradient is finished, whether its data comes or not: what the policy calls D_i. The first shard
-// keeps the times of all. With kFlagNil there is none yet: the rank has only come to the step.
+// Notes that a rank has finished a gradient, whether or not its data comes; this gives the policy's
+// D_i. Shard 0 keeps the times of all ranks. With kFlagNil no gradient is finished: the rank has
+// only reached the step.
 Verdict Shard::finished(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
   if (id_.value != 0) return Verdict::kWrongShard;
   if (!job.started()) return Verdict::kNotStarted;
@@ -97,9 +99,9 @@ Verdict Shard::finished(Job& job, const wire::Packet& packet, TimeNs now) noexce
              : Verdict::kDuplicate;
 }
 
-// The slice gets the open step's record. A member that left (or need not be waited for any
-// more) between the record's publication and now is taken out here; one that leaves later is
-// announced by a command.
+// Copies the open step's record into the slice. Members that have left since its publication, or
+// need not be waited for any more, are taken out here; a command announces members that leave
+// later.
 void Shard::adopt_record(Job& job, StreamId stream, Step open_step) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   StreamSlice& slice = job_slice.of(stream);
@@ -128,7 +130,7 @@ void Shard::adopt_record(Job& job, StreamId stream, Step open_step) noexcept {
   DCHECK(slice.record.consistent() && slice.step_chunks != 0);
 }
 
-// Whether the chunk exists and is this shard's.
+// Checks that the chunk exists and belongs to this shard.
 Verdict Shard::check_chunk(const Job& job, StreamId stream, ChunkIndex chunk) const noexcept {
   const std::uint32_t chunk_count = job.spec.chunk_counts[index_of(stream)];
   DCHECK(id_.value < job.spec.shard_count);
@@ -137,7 +139,7 @@ Verdict Shard::check_chunk(const Job& job, StreamId stream, ChunkIndex chunk) co
   return job.owner_of(chunk) == id_ ? Verdict::kAccepted : Verdict::kWrongShard;
 }
 
-// The slot holds the open step from now on, and nothing of it yet.
+// Reopens the slot for the open step, empty.
 void Shard::reopen(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   StreamSlice& slice = job_slice.of(stream);
@@ -162,7 +164,7 @@ bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, Ti
                                         : try_complete_piece(job, stream, slot_index, now);
 }
 
-// Freezes the slot: from now on its bytes and its mask never change.
+// Completes the slot: its bytes and its mask do not change any more.
 void Shard::complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   StreamSlice& slice = job_slice.of(stream);
@@ -174,19 +176,19 @@ void Shard::complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs
   if (stream == StreamId::kGradients)
     job_slice.gradients.sums[slot_index].complete_us = wire_time_us(now);
   job_slice.slots_in_use.set(job_slice.slots_in_use.read() - 1);
-  // Close before the result can leave: whoever holds the last result may contribute to the next
-  // step.
+  // The part is closed before the result can leave: a worker that has the last result may
+  // contribute to the next step.
   if (++slice.closed_count == slice.step_chunks) close_part(job, stream, now);
   queue_result(job, stream, slot_index);
 }
 
-// All chunks of the open step that this shard has are complete. What it knows of the step is handed
-// over before the shard that closes last can look at it.
+// Closes the shard's part of the open step: all its chunks are complete. The summary is handed over
+// before the shard that closes last can read it.
 void Shard::close_part(Job& job, StreamId stream, TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   const StreamSlice& slice = job_slice.of(stream);
   const Step step = slice.record.step;
-  CHECK(job.open_step(stream) == step);  // nobody opens the next one before this
+  CHECK(job.open_step(stream) == step);  // no other shard can open the next step before
   DCHECK(std::ranges::count_if(slice.slots, [step](const Slot& slot) {
            return slot.complete_for(step);
          }) == std::ptrdiff_t{slice.step_chunks});

@@ -1,5 +1,5 @@
-// The control side's commands carried out by a shard: jobs that come and go, members that leave and
-// return, the window that waits for a resync, transfers of state; and what it is told in return.
+// How a shard carries out the control side's commands (jobs that begin and end, members that leave
+// and return, the window that waits for a resync, transfers of state), and its events in return.
 #include <algorithm>
 
 #include "aggregator/base/check.h"
@@ -8,14 +8,14 @@
 namespace sluice::agg {
 namespace {
 
-// Room for a release of every job, always; for what the control side waits for and would ask again;
-// and for mismatches, which repeat with every packet.
+// The queue always has room for a release of every job. It also has room for events that the
+// control side would ask for again, and for mismatches, which repeat with every packet.
 constexpr std::size_t kEventCapacity = 4 * kMaxJobs;
 constexpr std::size_t room_for(ShardEvent::Kind kind) noexcept {
   if (kind == ShardEvent::Kind::kJobReleased) return kEventCapacity;
   return kind == ShardEvent::Kind::kCollectiveMismatch ? kMaxJobs : kEventCapacity - kMaxJobs;
 }
-constexpr std::uint32_t kSweepSlots = 256;  // re-examined a call of poll_work()
+constexpr std::uint32_t kSweepSlots = 256;  // checked again in a call of poll_work()
 
 }  // namespace
 
@@ -69,10 +69,11 @@ void Shard::member_gone(Job& job, Rank rank) noexcept {
   }
 }
 
-// The gradients of a member that returns count from a step that is not published yet; collectives,
-// which all belong to the first shard, from the next call on: in the middle of a broadcast of many
-// steps the others would meet a process that has called something else. Then nobody is told, and
-// the control side asks again. Whoever is in already stays where it is: records are out.
+// A member that returns counts in the gradients from a step that is not published yet. In
+// collectives, which all belong to shard 0, it counts from the next call on: in the middle of a
+// broadcast of many steps the other ranks would meet a process that has called something else. In
+// the middle of a call no event is sent, and the control side asks again. A member that is admitted
+// already keeps its first steps, because records with it are published.
 void Shard::member_joined(Job& job, Rank rank) noexcept {
   if (id_.value != 0 || !job.started()) return;
   Member& member = job.members[rank.value];
@@ -94,7 +95,7 @@ bool Shard::admit_to_collectives(Job& job, Rank rank) noexcept {
   DCHECK(id_.value == 0);
   current_slice(job, StreamId::kCollectives);
   PieceSlice& slice = job.slices[id_.value].pieces_of(StreamId::kCollectives);
-  // A call between two of its steps that nobody is left to end is over.
+  // A call between two of its steps that no rank is left to end is over.
   if (slice.record.eligible.empty() && slice.collective.step != slice.record.step)
     slice.collective = {};
   const bool begun = slice.collective.step == slice.record.step;
@@ -125,8 +126,7 @@ void Shard::hold_released(Job& job, Rank rank) noexcept {
   sweep(slice);
 }
 
-// What was under way on the state stream is given up: its first shard opens the next step for other
-// ranks.
+// Gives up the transfer under way on the state stream: shard 0 opens the next step for other ranks.
 void Shard::open_transfer(Job& job, TimeNs now) noexcept {
   if (!job.started() || !has_part(job, StreamId::kState)) return;
   const Step step = current_slice(job, StreamId::kState).record.step;
@@ -138,8 +138,8 @@ void Shard::open_transfer(Job& job, TimeNs now) noexcept {
     return;
   }
   job.publish(StreamId::kState, step + 1, now);
-  // At once, which ends its sweeps: one that went on would complete the step that was given up, and
-  // publish its successor once more.
+  // The record is adopted at once, which ends sweeps: a sweep that went on would complete the step
+  // that was given up, and publish its successor once more.
   const StepRecord& opened = current_slice(job, StreamId::kState).record;
   CHECK(opened.step == step + 1);
   push_event({.kind = ShardEvent::Kind::kTransferOpened,
@@ -148,8 +148,8 @@ void Shard::open_transfer(Job& job, TimeNs now) noexcept {
               .step = step + 1});
 }
 
-// A process that took the source's rank, or one that needs a state itself, has nothing to give.
-// What is complete stays so: the target may have all that it needs, or pull the rest.
+// The source is lost: a process that took the source's rank, or needs a state itself, has none to
+// give. Complete slots stay complete: the target may have all that it needs, or pull the rest.
 void Shard::source_lost(Job& job, Rank rank) noexcept {
   if (!job.started() || !has_part(job, StreamId::kState)) return;
   StreamSlice& slice = current_slice(job, StreamId::kState);
@@ -179,7 +179,7 @@ void Shard::sweep(StreamSlice& slice) noexcept {
   sweep_pending_ = true;
 }
 
-// Slots that waited only for members that are gone get no packet that would complete them.
+// Sweeps slots that waited only for members that are gone: no packet would complete them.
 bool Shard::poll_work(TimeNs now) noexcept {
   if (!sweep_pending_) return false;
   bool more = false;
@@ -194,7 +194,7 @@ bool Shard::poll_work(TimeNs now) noexcept {
   return more;
 }
 
-// The next open slots of a stream. True while some are left.
+// Checks the next open slots of a stream. True while some are left.
 bool Shard::sweep_some(Job& job, StreamId stream, TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   StreamSlice& slice = job_slice.of(stream);
@@ -219,7 +219,7 @@ bool Shard::sweep_some(Job& job, StreamId stream, TimeNs now) noexcept {
 void Shard::remove_job(Job& job) noexcept {
   CHECK(jobs_[job.spec.id.value] == &job);
   jobs_[job.spec.id.value] = nullptr;
-  // Keep the order of what stays in both rings.
+  // The order of the remaining entries of both rings stays.
   std::size_t kept = 0;
   for (std::size_t i = 0; i < reply_job_count_; ++i) {
     Job* const other = reply_jobs_[(reply_job_head_ + i) % reply_jobs_.size()];

@@ -1,5 +1,5 @@
-// Pieces of broadcasts, barriers and transfers of state: what the first of a step fixes for all,
-// when a piece is complete, and what becomes of a broadcast without its root.
+// Pieces of broadcasts, barriers and transfers of state: what the first piece of a step fixes, when
+// a piece is complete, and what becomes of a broadcast whose root is gone.
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +9,7 @@
 namespace sluice::agg {
 namespace {
 
-// Bytes of chunk `chunk` of an operation of `size_bytes`.
+// The size of chunk `chunk` of an operation of `size_bytes`.
 std::size_t piece_bytes(std::uint32_t size_bytes, ChunkIndex chunk,
                         std::size_t chunk_bytes) noexcept {
   DCHECK(chunk * chunk_bytes <= size_bytes);
@@ -23,10 +23,11 @@ std::uint32_t chunk_count_of(const wire::Operation& operation, std::size_t chunk
 
 }  // namespace
 
-// The root's data goes to everybody. A transfer is a broadcast whose first chunk also waits for a
-// piece without data from its receiver, so that the source can't run ahead of it. Of a broadcast
-// the others announce with such a piece that they wait for the root, or nobody would know of a root
-// that goes before it has sent anything; it is counted nowhere (kPassed).
+// Takes a piece. The root's data is sent to all ranks. A transfer is a broadcast whose first chunk
+// also waits for a piece without data from its receiver, so that the source can't run ahead of it.
+// In a broadcast the other ranks send such a piece to tell that they wait for the root: the shard
+// would else not know of a broadcast whose root is gone before it has sent anything. It is not
+// counted (kPassed).
 Verdict Shard::take_piece(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
   const auto& body = packet.body<wire::Piece>();
   const Rank rank{packet.common().rank};
@@ -58,8 +59,8 @@ Verdict Shard::take_piece(Job& job, const wire::Packet& packet, TimeNs now) noex
   return body.payload_bytes == 0 ? Verdict::kNilFolded : Verdict::kFolded;
 }
 
-// Whether a piece may be of its step: all of it, before it fixes anything, since what is rejected
-// must not bind the others. Once the step is fixed, every piece must agree.
+// Checks the whole piece before it fixes anything, since a rejected piece must not bind the other
+// ranks. Once the operation of the step is fixed, every piece must agree with it.
 Verdict Shard::check_piece(Job& job, const PieceSlice& slice, const wire::Piece& body,
                            Rank rank) noexcept {
   const wire::Operation operation = body.operation;
@@ -70,10 +71,10 @@ Verdict Shard::check_piece(Job& job, const PieceSlice& slice, const wire::Piece&
   const bool sized = operation.kind != CollectiveKind::kBarrier;
   const bool data = sized && rank == root;
   if (sized && !data && body.chunk != 0) return Verdict::kNotAllowed;
-  // Only its two ranks: another one's size would stop the transfer.
+  // Only the two ranks of the transfer: a third rank's size would stop it.
   if (transfer && (root != job.transfer.source() || !slice.record.eligible.test(rank)))
     return Verdict::kNotAllowed;
-  // A broadcast's record names its root alone, but the others may still disagree with it.
+  // A broadcast's record has its root alone, but the pieces of other ranks may disagree with it.
   const Collective& collective = slice.collective;
   DCHECK(collective.step == 0 || collective.step == slice.record.step);
   const bool fixed = collective.step == body.step;
@@ -123,9 +124,9 @@ void Shard::fix_operation(Job& job, PieceSlice& slice, const wire::Piece& body) 
   if (!has_root) sweep(slice);
 }
 
-// Completes the piece if the record is satisfied. Of a transfer, only the first chunk waits for the
-// receiver too, and the receiver's presence is no state, though the record may be left with nobody
-// else.
+// Completes the piece if the record is satisfied. In a transfer only the first chunk also waits for
+// the receiver. The receiver's piece alone completes no chunk, even if no other rank is left in the
+// record.
 bool Shard::try_complete_piece(Job& job, StreamId stream, std::uint32_t slot_index,
                                TimeNs now) noexcept {
   PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
@@ -143,8 +144,8 @@ bool Shard::try_complete_piece(Job& job, StreamId stream, std::uint32_t slot_ind
   return true;
 }
 
-// A broadcast whose root is gone: what it has not sent is complete without data, for everybody
-// alike, which fails the call of each.
+// The root of the broadcast is gone: chunks that it has not sent are complete without data, for all
+// ranks alike, which fails the call of each.
 void Shard::close_without_root(Job& job, TimeNs now) noexcept {
   PieceSlice& slice = job.slices[id_.value].pieces_of(StreamId::kCollectives);
   const Step step = slice.record.step;

@@ -1,5 +1,5 @@
-// A store's packets: pushes and pulls in, values out; its members. What they mean is up to
-// store/store.h: here is how they are carried.
+// The packets and members of a store. store/store.h decides about pushes and pulls; this file
+// parses their packets and writes values.
 #include <algorithm>
 #include <bit>
 
@@ -47,7 +47,7 @@ Verdict Shard::take_pull(Job& job, const wire::Packet& packet, TimeNs now) noexc
   return verdict;
 }
 
-// Whoever has answers to give stands in the ring of those with results.
+// A store with answers to send is in the ring of streams with results.
 void Shard::queue_values(Job& job) noexcept {
   JobSlice& slice = job.slices[id_.value];
   DCHECK(slice.store != nullptr);
@@ -57,8 +57,8 @@ void Shard::queue_values(Job& job) noexcept {
   active_[(active_head_ + active_count_++) % active_.size()] = {&job, StreamId::kGradients};
 }
 
-// A store's turn among the results: as long as that of a sum, which goes to all its members. One
-// without credit gets nothing, and asks.
+// A store's turn among the results, as long as that of a sum, whose result is sent to all members.
+// A member without credit is sent nothing, and will ask.
 std::size_t Shard::send_values(Job& job, std::span<Transmit> burst, TimeNs now) noexcept {
   JobSlice& slice = job.slices[id_.value];
   DCHECK(slice.store_active);
@@ -96,7 +96,7 @@ bool Shard::write_values(Job& job, const StoreAnswer& answer, std::uint8_t flags
   return true;
 }
 
-// The chunk that a probe asked for again, if it can still be had.
+// Writes the chunk that a probe asked for again, if it can still be read.
 bool Shard::write_pulled_values(Job& job, Rank rank, ChunkIndex chunk, Transmit& transmit,
                                 TimeNs now) noexcept {
   StoreAnswer answer;
@@ -105,7 +105,7 @@ bool Shard::write_pulled_values(Job& job, Rank rank, ChunkIndex chunk, Transmit&
          write_values(job, answer, wire::kFlagPulled, transmit, now);
 }
 
-// Cold: recovery only. What a store knows of the block that was asked about.
+// Cold: recovery only. Fills in what the store knows of the block that the probe asks about.
 void Shard::fill_store_answer(const Job& job, Rank rank, Reply& reply, wire::Answer& body,
                               MissingRanks& missing) const noexcept {
   const StoreShard& store = *job.slices[id_.value].store;
@@ -136,7 +136,8 @@ void Shard::leave_store(Job& job, Rank rank) noexcept {
   sweep_pending_ = true;
 }
 
-// Answered in joiners[rank].held, which the control thread looks at, when every clock here is held.
+// Answered in joiners[rank].held, which the control thread reads, once every clock of this shard is
+// held.
 void Shard::join_store(Job& job, Rank rank, std::uint32_t admission) noexcept {
   using State = StoreShard::MemberState;
   JobSlice& slice = job.slices[id_.value];

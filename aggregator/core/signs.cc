@@ -26,7 +26,7 @@ std::uint64_t exchange_all(const float* acc, std::size_t elem_count, std::uint64
   });
 }
 
-// One float in two cache lines: nothing that vectors would help.
+// With a stride of 32 there is one float in two cache lines, so vectors would not help.
 std::uint64_t exchange_sampled(const float* acc, std::size_t elem_count, std::uint64_t* stored) {
   const std::size_t count = sign_count(elem_count, kOneSignIn32);
   std::uint64_t flipped = 0;

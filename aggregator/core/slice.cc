@@ -1,11 +1,11 @@
-// Which results of gradients leave in one packet: of one block, without data or as sparse entries,
-// and alike in all but the chunk and its values.
+// Results of gradients that share a packet: those of one block that have no data or are sparse
+// entries, and differ only in the chunk and its values.
 #include "aggregator/core/slice.h"
 
 namespace sluice::agg {
 
-// Whether the results of two slots, the left one of which can share, say the same but for the chunk
-// and its values. Then one packet that has room is enough for both.
+// Whether the results of two slots, the left one of which can share, differ only in the chunk and
+// its values, so that one packet with enough room can carry both.
 bool GradientSlice::alike(std::size_t left, std::size_t right) const noexcept {
   DCHECK(can_share(left));
   const Sum& a = sums[left];

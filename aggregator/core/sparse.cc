@@ -38,13 +38,13 @@ void keep_rest_all(const float* gradient, float* residual, std::size_t elem_coun
   });
 }
 
-// Of a chunk, which elements have a value: a bit each, and how many.
+// The elements of a chunk that have a value: a bit for each, and their number.
 struct Filled {
   std::uint64_t words[(kMaxChunkBytes + 63) / 64];  // an element has a byte at least
   std::size_t count = 0;
 };
 
-// `kernel(d, at)` says it of the elements from `at` on, for lanes of T.
+// `kernel(d, at)` returns it for the elements from `at` on, in lanes of T.
 template <class T, class Kernel>
 HWY_INLINE void find_filled(std::size_t elem_count, const Kernel& kernel, Filled& filled) {
   const hn::CappedTag<T, 64> d;
@@ -73,9 +73,9 @@ HWY_INLINE void find_filled(std::size_t elem_count, const Kernel& kernel, Filled
   close(word);
 }
 
-// Writes the entry: where the values are, as a bitmap or as indices, and the values, each by
-// `copy(place, to)`; in one go, since how many a word has is what a processor guesses wrong.
-// Returns its bytes, as compress() does.
+// Writes the entry: the places of the values, as a bitmap or as indices, and the values, each by
+// `copy(place, to)`. One loop does both, because its trip count, the number of values of a word, is
+// mispredicted. Returns its bytes, as compress().
 template <std::size_t elem_bytes, class Copy>
 HWY_INLINE std::size_t write_entry(const Filled& filled, std::size_t elem_count, Dtype dtype,
                                    std::span<std::uint8_t> out, const Copy& copy) {
@@ -125,7 +125,7 @@ std::size_t compress_any(const std::uint8_t* payload, std::size_t elem_count, Dt
   return compress_as<std::uint8_t>(payload, elem_count, dtype, out);
 }
 
-// What prune_all() does not make zero.
+// The elements that prune_all() does not make zero.
 std::size_t compress_pruned_all(const float* gradient, const float* residual,
                                 std::size_t elem_count, float threshold,
                                 std::span<std::uint8_t> out) {

@@ -12,8 +12,8 @@ void StepClock::release(Step step, TimeNs now) noexcept {
   released_ns_[step % kReleaseRing].store(now, std::memory_order_relaxed);
 }
 
-// The oldest step whose release is remembered; one place of the ring is the next step's, which may
-// be written now. Older steps, and a rank may be any number behind, have this one's time.
+// The oldest step whose release is remembered. One entry of the ring belongs to the next step and
+// may be written now. Older steps, which a slow rank may report, have the time of the oldest one.
 Step StepClock::oldest(Step open) noexcept {
   return open >= kReleaseRing ? open - kReleaseRing + 2 : 1;
 }
@@ -44,9 +44,9 @@ double StepClock::duration_s(const Finished& finished, Step closed, TimeNs now) 
   return static_cast<double>(longest_ns) / static_cast<double>(kSecond);
 }
 
-// When a rank whose gradient of `base` took `taken_ns` began its next one. On time: when the next
-// step opened. Late: at once where late gradients are dropped; where they are requeued it waits for
-// the step that took it, perhaps until `now`.
+// When a rank whose gradient of `base` took `taken_ns` began its next one. If the gradient was on
+// time, when the next step opened. If it was late: at once where late gradients are dropped; where
+// they are requeued, when the first step opened after it was finished, or `now` if none has.
 TimeNs StepClock::began_ns(Step base, DurationNs taken_ns, Step closed, TimeNs now) const noexcept {
   DCHECK(taken_ns >= 0 && base < closed);
   const TimeNs finished_ns = released_ns(base, closed) + taken_ns;
