@@ -58,7 +58,7 @@ Status Job::join(JoinRequest request, std::unique_ptr<Job>& job) {
   if (!opened.ok()) return opened.status();
   Opened& parts = opened.value();
   std::unique_ptr<Job> made(new Job(request, parts));
-  if (Status status = made->open_trace(request, made->shared_.member); !status.ok())
+  if (Status status = made->open_trace(request, made->shared_.driven); !status.ok())
     return at_place(request, status);
   const std::string who =
       "job '" + request.session.job_name + "' rank " + std::to_string(made->rank_.value);
@@ -88,7 +88,7 @@ Job::Job(const JoinRequest& request, Opened& parts)
       interrupted_(request.interrupted),
       uneven_limit_ns_(parts.options.silence_timeout_ns + kLeaveLimit),
       pool_(std::move(parts.pool)),
-      shared_(std::move(parts.member), *parts.session),
+      shared_(std::move(parts.calls), *parts.driven, *parts.session),
       served_(std::move(parts.served)) {
   if (pool_ == nullptr) return;
   pool_->tell([this] {
@@ -101,7 +101,7 @@ Status Job::attach_device(std::unique_ptr<Device> device, const PruneOptions& pr
                           const std::string& who) {
   if (device == nullptr) return {};
   device_ = std::move(device);
-  const Layout& layout = shared_.member.layout();
+  const Layout& layout = shared_.calls.layout();
   buffers_ = std::make_unique<DeviceBuffers>(layout, pruning);
   Status status = device_->allocate(CopyStage::staging_bytes(layout, buffers_.get()));
   if (!status.ok()) return status;
@@ -119,9 +119,9 @@ Status Job::attach_device(std::unique_ptr<Device> device, const PruneOptions& pr
   return {};
 }
 
-Status Job::open_trace(const JoinRequest& request, const Member& member) {
+Status Job::open_trace(const JoinRequest& request, const Driven& driven) {
   if (request.trace_dir.empty()) return {};
-  const std::span<const TracePart> parts = member.trace_parts();
+  const std::span<const TracePart> parts = driven.trace_parts();
   Result<std::unique_ptr<TraceFile>> file = TraceFile::open(
       {.folder = request.trace_dir,
        .identity = {.job_name = request.session.job_name,
@@ -145,7 +145,7 @@ Job::~Job() {
   bool idle = false;
   {
     const Lock lock = shared_.mutex.lock();
-    idle = shared_.member.tensors().in_flight_count() == 0 && shared_.collective == nullptr &&
+    idle = shared_.calls.tensors().in_flight_count() == 0 && shared_.collective == nullptr &&
            (shared_.stage == nullptr || shared_.stage->idle());
   }
   leave(idle ? wire::LeaveReason::kFinished : wire::LeaveReason::kAbnormal);
@@ -165,7 +165,7 @@ void Job::leave(wire::LeaveReason reason) {
   if (shared_.stage != nullptr && !shared_.stage->idle()) reason = wire::LeaveReason::kAbnormal;
   shared_.await_burst(lock);  // whoever hears that the job is left has its memory back
   const bool tells = !note.empty() && shared_.at_rest();  // else a step is cut off
-  shared_.member.leave(reason, monotonic_now());
+  shared_.calls.leave(reason, monotonic_now());
   shared_.wake();
   shared_.changed.wait_for(lock, std::chrono::nanoseconds(uneven ? uneven_limit_ns_ : kLeaveLimit),
                            [this] { return shared_.ended(); });

@@ -129,7 +129,7 @@ class Job {
   using Lock = SessionMutex::Lock;
 
   Job(const JoinRequest& request, Opened& parts);
-  Status open_trace(const JoinRequest& request, const Member& member);
+  Status open_trace(const JoinRequest& request, const Driven& driven);
   Status attach_device(std::unique_ptr<Device> device, const PruneOptions& pruning,
                        const std::string& who);
   bool is_far(std::uint32_t tensor) const noexcept;
@@ -147,7 +147,7 @@ class Job {
   template <class Ready, class What>
   Status wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what);
   Status run(const std::shared_ptr<CollectiveCall>& call, std::int32_t timeout_ms, const char* what,
-             const std::function<Status(Member&, TimeNs)>& begin);
+             const std::function<Status(Calls&, TimeNs)>& begin);
   Status await_turn(Lock& lock, std::int32_t timeout_ms, Turn& turn);
   std::int32_t wanted_by() const;  // with the lock held
   Status check_tensor(std::uint32_t tensor, const char* call) const;

@@ -14,7 +14,7 @@ namespace sluice::client {
 Status Job::wait_joined() {
   Lock lock = shared_.mutex.lock();
   Status status = wait(
-      lock, kForeverMs, [this] { return shared_.member.state() == SessionState::kRunning; },
+      lock, kForeverMs, [this] { return shared_.calls.state() == SessionState::kRunning; },
       [] { return std::string("join"); });
   if (status.code() != StatusCode::kInterrupted) return status;
   lock.unlock();
@@ -30,7 +30,7 @@ Status Job::submit(const Submission& submission) {
 }
 
 Status Job::hand_over(const Submission& submission) {
-  Status status = shared_.member.submit(submission, monotonic_now());
+  Status status = shared_.calls.submit(submission, monotonic_now());
   if (!status.ok()) return status;
   if (trace_ != nullptr) trace_->next(submission.tensor);
   shared_.wake();
@@ -57,18 +57,18 @@ Status Job::submit_device(const Submission& submission, void* stream) {
 }
 
 Status Job::accept(const Submission& submission, sluice_device_mark* fence, bool on_device) {
-  const Member& member = shared_.member;
-  Status status = member.status();
+  const Calls& calls = shared_.calls;
+  Status status = calls.status();
   if (status.ok()) status = shared_.session.behind_status();
-  if (status.ok()) status = member.tensors().check(submission);
-  if (status.ok() && !submission.contribute && !member.facts().policy.tolerates_stragglers())
+  if (status.ok()) status = calls.tensors().check(submission);
+  if (status.ok() && !submission.contribute && !calls.facts().policy.tolerates_stragglers())
     status = {StatusCode::kInvalidArgument,
-              place_ + "tensor '" + member.layout().tensor(submission.tensor).name +
+              place_ + "tensor '" + calls.layout().tensor(submission.tensor).name +
                   "': a synchronous job waits for every rank, so there is nothing to catch up "
                   "with; submit a gradient"};
   if (status.ok() && shared_.stage->holds(submission.tensor))
     status = {StatusCode::kBusy, place_ + "tensor '" +
-                                     shared_.member.layout().tensor(submission.tensor).name +
+                                     shared_.calls.layout().tensor(submission.tensor).name +
                                      "' is still in flight; wait for it before submitting again"};
   if (!status.ok()) return status;
   Submission ready = submission;
@@ -81,16 +81,16 @@ Status Job::accept(const Submission& submission, sluice_device_mark* fence, bool
 // The progress thread begins with what the last submission brought, and has the lock meanwhile: who
 // has submitted all need not wait for it.
 Status Job::end_step() {
-  if (device_ == nullptr && shared_.member.take_ended_step()) return {};
+  if (device_ == nullptr && shared_.calls.take_ended_step()) return {};
   const Lock lock = shared_.mutex.lock();
   if (shared_.stage != nullptr && shared_.stage->end_step()) return {};
-  Status status = shared_.member.end_step();
-  if (shared_.member.has_call()) shared_.wake();
+  Status status = shared_.calls.end_step();
+  if (shared_.driven.has_call()) shared_.wake();
   return status;
 }
 
 Status Job::check_tensor(std::uint32_t tensor, const char* call) const {
-  const std::uint32_t count = shared_.member.tensors().count();
+  const std::uint32_t count = shared_.calls.tensors().count();
   if (tensor < count) return {};
   return {StatusCode::kInvalidArgument, place_ + call + ": tensor " + std::to_string(tensor) +
                                             " does not exist; the job has " +
@@ -102,18 +102,18 @@ Status Job::check_not_staged(std::uint32_t tensor, const char* call) const {
   Status status = check_tensor(tensor, call);
   if (!status.ok() || shared_.stage == nullptr || !shared_.stage->holds(tensor)) return status;
   return {StatusCode::kBusy, place_ + call + ": tensor '" +
-                                 shared_.member.layout().tensor(tensor).name + "' is in flight"};
+                                 shared_.calls.layout().tensor(tensor).name + "' is in flight"};
 }
 
 Status Job::wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::Result& result) {
   Lock lock = shared_.mutex.lock();
   Status status = check_tensor(tensor, "wait_tensor");
   if (!status.ok()) return status;
-  const Tensors& tensors = shared_.member.tensors();
+  const Tensors& tensors = shared_.calls.tensors();
   status = wait(
       lock, timeout_ms, [&] { return !shared_.ended() && !shared_.in_flight(tensor); },
       [&] {
-        return "wait_tensor '" + shared_.member.layout().tensor(tensor).name + "' of step " +
+        return "wait_tensor '" + shared_.calls.layout().tensor(tensor).name + "' of step " +
                std::to_string(tensors.last_asked(tensor));
       });
   if (!status.ok()) return status;
@@ -128,7 +128,7 @@ Status Job::wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::
 Status Job::wait_step(std::int32_t timeout_ms, Step& step) {
   Lock lock = shared_.mutex.lock();
   const Session& session = shared_.session;
-  const Tensors& tensors = shared_.member.tensors();
+  const Tensors& tensors = shared_.calls.tensors();
   Status status = wait(
       lock, timeout_ms,
       [&] { return !shared_.ended() && (!session.behind_status().ok() || shared_.at_rest()); },
@@ -143,7 +143,7 @@ Status Job::wait_step(std::int32_t timeout_ms, Step& step) {
 Status Job::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
   const Lock lock = shared_.mutex.lock();
   Status status = check_not_staged(tensor, "set_averaging");
-  return status.ok() ? shared_.member.set_averaging(tensor, choice) : status;
+  return status.ok() ? shared_.calls.set_averaging(tensor, choice) : status;
 }
 
 Status Job::mark_applied(std::uint32_t tensor) {
@@ -157,13 +157,13 @@ Status Job::mark_applied(std::uint32_t tensor) {
 
 // One at a time. The session works on a copy: whoever gives up leaves no pointer behind.
 Status Job::run(const std::shared_ptr<CollectiveCall>& call, std::int32_t timeout_ms,
-                const char* what, const std::function<Status(Member&, TimeNs)>& begin) {
+                const char* what, const std::function<Status(Calls&, TimeNs)>& begin) {
   const auto named = [what] { return std::string(what); };
   Lock lock = shared_.mutex.lock();
   const TimeNs start = monotonic_now();
   Status status = wait(
       lock, timeout_ms, [this] { return shared_.collective == nullptr; }, named);
-  if (status.ok()) status = begin(shared_.member, monotonic_now());
+  if (status.ok()) status = begin(shared_.calls, monotonic_now());
   if (!status.ok()) return status;
   shared_.collective = call;
   shared_.wake();
@@ -181,8 +181,8 @@ Status Job::broadcast(Rank root, void* buffer, std::size_t bytes, std::int32_t t
   const auto* const start = static_cast<const std::uint8_t*>(buffer);
   const bool is_root = rank_ == root;
   is_root ? call->buffer.assign(start, start + bytes) : call->buffer.resize(bytes);
-  Status status = run(call, timeout_ms, "broadcast", [&](Member& member, TimeNs now) {
-    return member.broadcast(root, call->buffer.data(), bytes, now);
+  Status status = run(call, timeout_ms, "broadcast", [&](Calls& calls, TimeNs now) {
+    return calls.broadcast(root, call->buffer.data(), bytes, now);
   });
   if (status.ok() && !is_root) std::memcpy(buffer, call->buffer.data(), bytes);
   return status;
@@ -190,7 +190,7 @@ Status Job::broadcast(Rank root, void* buffer, std::size_t bytes, std::int32_t t
 
 Status Job::barrier(std::int32_t timeout_ms) {
   return run(std::make_shared<CollectiveCall>(), timeout_ms, "barrier",
-             [](Member& member, TimeNs now) { return member.barrier(now); });
+             [](Calls& calls, TimeNs now) { return calls.barrier(now); });
 }
 
 // ---- stragglers ----
@@ -228,7 +228,7 @@ Status Job::send_state(const void* data, std::uint64_t bytes, Step step) {
   if (data == nullptr || bytes == 0)
     return {StatusCode::kInvalidArgument, place_ + "send_state: data is NULL or bytes is 0"};
   const auto check = [&](bool& wanted) {
-    Status status = shared_.member.status();
+    Status status = shared_.calls.status();
     wanted = status.ok() && shared_.session.state_wanted_by().has_value();
     return wanted ? shared_.session.check_state_step(step) : status;
   };
@@ -270,7 +270,7 @@ std::int32_t Job::wanted_by() const {
 Position Job::position() const {
   const Lock lock = shared_.mutex.lock();
   const Session& session = shared_.session;
-  return {.next_step = shared_.member.tensors().filling(),
+  return {.next_step = shared_.calls.tensors().filling(),
           .behind = session.behind(),
           .must_resync = !session.behind_status().ok(),
           .state_wanted_by = wanted_by()};
@@ -278,8 +278,8 @@ Position Job::position() const {
 
 Status Job::step_report(Step step, StepReport& report) const {
   const Lock lock = shared_.mutex.lock();
-  const Member& member = shared_.member;
-  const StepReport* found = step == 0 ? member.last_report() : member.report(step);
+  const Calls& calls = shared_.calls;
+  const StepReport* found = step == 0 ? calls.last_report() : calls.report(step);
   if (found != nullptr && found->step != 0) {
     report = *found;
     return {};
@@ -287,18 +287,18 @@ Status Job::step_report(Step step, StepReport& report) const {
   const std::string what = step == 0 ? "no step is" : "step " + std::to_string(step) + " is not";
   return {StatusCode::kNotFound, what + " among the last " + std::to_string(kReportedSteps) +
                                      " that this rank has applied itself (it is at step " +
-                                     std::to_string(member.tensors().current() - 1) +
+                                     std::to_string(calls.tensors().current() - 1) +
                                      "; another rank's state has no reports)"};
 }
 
 JobFacts Job::facts() const {
   const Lock lock = shared_.mutex.lock();
-  return shared_.member.facts();
+  return shared_.calls.facts();
 }
 
 Counters Job::counters() const {
   const Lock lock = shared_.mutex.lock();
-  Counters counters = shared_.member.counters();
+  Counters counters = shared_.calls.counters();
   counters.send_errors = shared_.transport.send_errors;
   counters.segmented_packets = shared_.transport.segmented;
   counters.coalesced_packets = shared_.transport.coalesced;
@@ -308,7 +308,7 @@ Counters Job::counters() const {
 
 std::optional<PartCounters> Job::part_counters(std::uint32_t index) const {
   const Lock lock = shared_.mutex.lock();
-  return shared_.member.part_counters(index);
+  return shared_.calls.part_counters(index);
 }
 
 Stall Job::stall() const {
@@ -318,7 +318,7 @@ Stall Job::stall() const {
 
 std::string Job::describe_plan() const {
   const Lock lock = shared_.mutex.lock();
-  return shared_.member.describe_plan();
+  return shared_.calls.describe_plan();
 }
 
 }  // namespace sluice::client

@@ -17,7 +17,7 @@ Status Job::get_residual(std::uint32_t tensor, float* values) {
                          [values](std::span<float> part, std::size_t first) {
                            std::copy(part.begin(), part.end(), values + first);
                          });
-  if (status.ok()) status = shared_.member.residual(tensor, kept);
+  if (status.ok()) status = shared_.calls.residual(tensor, kept);
   if (status.ok()) std::copy(kept.values.begin(), kept.values.end(), values);
   return status;
 }
@@ -31,7 +31,7 @@ Status Job::set_residual(std::uint32_t tensor, const float* values) {
                          [values](std::span<float> part, std::size_t first) {
                            std::copy_n(values + first, part.size(), part.begin());
                          });
-  if (status.ok()) status = shared_.member.residual(tensor, kept);
+  if (status.ok()) status = shared_.calls.residual(tensor, kept);
   if (status.ok()) std::copy_n(values, kept.values.size(), kept.values.begin());
   return status;
 }
@@ -43,7 +43,7 @@ Status Job::prune_position(std::uint32_t tensor, const char* call, PrunePosition
   if (status.ok() && is_far(tensor))
     kept.position = &buffers_->position(tensor);
   else if (status.ok())
-    status = shared_.member.residual(tensor, kept);
+    status = shared_.calls.residual(tensor, kept);
   position = kept.position;
   return status;
 }
@@ -84,7 +84,7 @@ Status Job::move_residual(
   CopyStage& stage = *shared_.stage;
   const std::span<std::uint8_t> staging = stage.residual_staging(tensor);
   auto* const floats = reinterpret_cast<float*>(staging.data());
-  const std::size_t count = shared_.member.layout().tensor(tensor).elem_count;
+  const std::size_t count = shared_.calls.layout().tensor(tensor).elem_count;
   const std::size_t staging_count = staging.size() / sizeof(float);
   for (std::size_t first = 0; first < count; first += staging_count) {
     const std::span<float> part(floats, std::min(staging_count, count - first));
@@ -104,7 +104,7 @@ Status Job::scale_residuals(double factor) {
   const auto busy = [this] { return !shared_.at_rest() || shared_.stage->scales(); };
   if (stage != nullptr && busy())
     return {StatusCode::kBusy, place_ + "scale_residuals: in the middle of a step"};
-  Status status = shared_.member.scale_residuals(static_cast<float>(factor));
+  Status status = shared_.calls.scale_residuals(static_cast<float>(factor));
   if (!status.ok() || far_ == nullptr) return status;
   stage->scale(static_cast<float>(factor));
   shared_.copies.notify_one();
@@ -115,17 +115,17 @@ Status Job::scale_residuals(double factor) {
 Status Job::flush_residuals() {
   const Lock lock = shared_.mutex.lock();
   if (shared_.stage != nullptr) shared_.stage->flush();
-  return shared_.member.flush_residuals();
+  return shared_.calls.flush_residuals();
 }
 
 // The lock is another call's between two tensors: a pass over a big model takes long.
 Status Job::left_behind(LeftBehind& found) {
   Status status;
-  const std::uint32_t count = shared_.member.layout().tensor_count();
+  const std::uint32_t count = shared_.calls.layout().tensor_count();
   for (std::uint32_t tensor = 0; tensor < count && status.ok(); ++tensor) {
     Lock lock = shared_.mutex.lock();
     status = shared_.status();
-    if (!status.ok() || !shared_.member.leaves_behind(tensor)) continue;
+    if (!status.ok() || !shared_.calls.leaves_behind(tensor)) continue;
     status = check_not_staged(tensor, "get_left_behind");
     if (status.ok() && is_far(tensor)) {
       status = move_residual(lock, tensor, CopyStage::Direction::kIn,
@@ -133,10 +133,9 @@ Status Job::left_behind(LeftBehind& found) {
       continue;
     }
     Kept kept;
-    if (status.ok()) status = shared_.member.residual(tensor, kept);
+    if (status.ok()) status = shared_.calls.residual(tensor, kept);
     // A velocity behind it is of gradients that were delivered, too.
-    if (status.ok())
-      found.add(kept.values.first(shared_.member.layout().tensor(tensor).elem_count));
+    if (status.ok()) found.add(kept.values.first(shared_.calls.layout().tensor(tensor).elem_count));
   }
   return status;
 }

@@ -117,7 +117,8 @@ Result<Opened> open_session(const JoinRequest& request) {
       std::make_unique<Session>(opened.options, std::move(layout).value(), monotonic_now());
   opened.session = session.get();
   opened.lines.push_back({*session, std::move(transport).value()});
-  opened.member = std::move(session);
+  opened.driven = session.get();
+  opened.calls = std::move(session);
   return opened;
 }
 
@@ -192,7 +193,8 @@ Result<Opened> open_relay(const JoinRequest& request) {
     opened.lines.push_back(
         {relay->lanes()[lane].session, std::move(transports[lane]), relay->turn()});
   opened.session = &relay->lanes().front().session;
-  opened.member = std::move(relay);
+  opened.driven = relay.get();
+  opened.calls = std::move(relay);
   return opened;
 }
 

@@ -14,8 +14,9 @@ namespace sluice::client {
 struct Opened {
   SessionOptions options;
   std::unique_ptr<ThreadPool> pool;  // where a session has work for it
-  std::unique_ptr<Member> member;
-  Session* session = nullptr;  // the member, or the first of its sessions
+  std::unique_ptr<Calls> calls;      // the membership: a Session or a Relay
+  Driven* driven = nullptr;          // the same object
+  Session* session = nullptr;        // the same object, or the first of its sessions
   std::vector<Progress::Line> lines;
   std::vector<std::shared_ptr<Served>> served;  // by this worker, for its neighbours
 };

@@ -114,7 +114,7 @@ void Progress::run() {
 void Progress::drain_trace() {
   if (trace_ == nullptr) return;
   TensorTimes times;
-  while (shared_.member.poll_trace(times)) trace_->done(times);
+  while (shared_.driven.poll_trace(times)) trace_->done(times);
 }
 
 // Runs `body` with the lock held; body calls what it is given where a caller may come between.
@@ -128,7 +128,7 @@ void Progress::with_lock(TimeNs now, Body body) {
     });
     drain_trace();
   } catch (const std::bad_alloc&) {
-    shared_.member.handle_broken({StatusCode::kExhausted, "out of memory"}, now);
+    shared_.driven.handle_broken({StatusCode::kExhausted, "out of memory"}, now);
     let_go_of_callers_memory();
   }
 }
@@ -150,7 +150,7 @@ void Progress::fill_transmit_burst(Lane& lane, std::size_t most, TimeNs now, Giv
     give_way();
   }
   // It has just failed: callers who see that may use their memory as they like.
-  if (!shared_.member.status().ok()) let_go_of_callers_memory();
+  if (!shared_.calls.status().ok()) let_go_of_callers_memory();
 }
 
 // What the transports have not taken is copied, as it may wait for long.
@@ -205,13 +205,13 @@ bool Progress::act(TimeNs now) {
       lane->path_events.clear();
       if (session.next_timeout() <= now) session.handle_timeout(now);
     }
-    while (shared_.member.act_on_call(now)) give_way();
+    while (shared_.driven.act_on_call(now)) give_way();
     next_timeout_ns_ = kNever;
     for (const auto& lane : lanes_) {
       if (lane->empty()) fill_transmit_burst(*lane, lane->turn, now, give_way);
       next_timeout_ns_ = std::min(next_timeout_ns_, lane->session.next_timeout());
     }
-    for (Event event; shared_.member.poll_event(event);) {
+    for (Event event; shared_.driven.poll_event(event);) {
       note(event);
       if (!held_back(event)) events_.push_back(std::move(event));
     }
@@ -260,7 +260,7 @@ bool Progress::transmit(Lane& lane, TimeNs now) {
   return count != 0;
 }
 
-// What the member has done with memory that is not its own. With the lock held.
+// What the membership has done with memory that is not its own. With the lock held.
 void Progress::note(const Event& event) {
   if (event.kind == Event::Kind::kStateSent) shared_.giving = {};
   const bool ended = event.kind == Event::Kind::kLeft || event.kind == Event::Kind::kFailed;
@@ -289,7 +289,7 @@ void Progress::note_copied() {
                        .tensor = done.tensor,
                        .status = ok ? Status() : Status(done.code, "its copies were given up")});
   }
-  if (shared_.member.state() == SessionState::kClosed) shared_.copies.notify_one();
+  if (shared_.calls.state() == SessionState::kClosed) shared_.copies.notify_one();
 }
 
 // Without memory a line of the log is missing, no more.
@@ -337,7 +337,7 @@ void Progress::tell(const Event& event) {
     case Event::Kind::kCollectiveDone:
     case Event::Kind::kPushDone:
     case Event::Kind::kPullDone:
-    case Event::Kind::kLeft: break;  // whoever waits for it asks the member
+    case Event::Kind::kLeft: break;  // whoever waits for it asks the membership
   }
 }
 

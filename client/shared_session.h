@@ -1,7 +1,7 @@
 // The membership of one job, as application threads and the progress thread share it: one lock, and
 // what both sides need beside it.
 //
-// An application's call locks, calls the member, and wakes the progress thread. The progress
+// An application's call locks, calls the membership, and wakes the progress thread. The progress
 // thread never holds the lock across a call of the transport, a sleep or a callback, and lets
 // callers in between two datagrams: a call waits for one datagram, not for a burst. Waiting happens
 // on `changed`.
@@ -20,7 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/core/member/member.h"
+#include "client/core/calls/calls.h"
+#include "client/core/member/driven.h"
 #include "client/core/session.h"
 #include "client/device/copy_stage.h"
 #include "client/fork.h"
@@ -77,11 +78,12 @@ class SessionMutex {
 };
 
 struct SharedSession {
-  // `session`: the member itself, or one of its sessions.
-  SharedSession(std::unique_ptr<Member> owned, Session& one)
+  // `by_driver`: the same object. `one`: it again, or one of its sessions.
+  SharedSession(std::unique_ptr<Calls> owned, Driven& by_driver, Session& one)
       : wake_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        member_(std::move(owned)),
-        member(*member_),
+        owned_(std::move(owned)),
+        calls(*owned_),
+        driven(by_driver),
         session(one) {}
 
   // With the lock, which is free meanwhile: a burst takes microseconds.
@@ -94,23 +96,23 @@ struct SharedSession {
   }
   // Nothing of the caller's memory is used any more either.
   bool ended() const noexcept {
-    return member.state() == SessionState::kClosed && (stage == nullptr || stage->idle());
+    return calls.state() == SessionState::kClosed && (stage == nullptr || stage->idle());
   }
   // As the session's; where a device has failed, that.
-  Status status() const { return failure.ok() ? member.status() : failure; }
+  Status status() const { return failure.ok() ? calls.status() : failure; }
   // Submitted, and its memory not the caller's again; after a failure of the device whoever waits
   // hears of that.
   bool in_flight(std::uint32_t tensor) const noexcept {
-    return !failure.ok() || member.tensors().in_flight(tensor) ||
+    return !failure.ok() || calls.tensors().in_flight(tensor) ||
            (stage != nullptr && stage->holds(tensor));
   }
   bool at_rest() const noexcept {
-    return failure.ok() && member.tensors().at_rest() && (stage == nullptr || stage->idle());
+    return failure.ok() && calls.tensors().at_rest() && (stage == nullptr || stage->idle());
   }
-  // What waits, on both sides of the member.
+  // What waits, on both sides of the membership.
   Stall stall(TimeNs now) const {
-    Stall found = member.stall(now);
-    const std::string held = stage == nullptr ? "" : stage->describe(member.layout());
+    Stall found = calls.stall(now);
+    const std::string held = stage == nullptr ? "" : stage->describe(calls.layout());
     if (!held.empty()) found.text += (found.text.empty() ? "" : "; ") + held;
     return found;
   }
@@ -125,7 +127,7 @@ struct SharedSession {
   const OwnedFd wake_fd;
 
  private:
-  const std::unique_ptr<Member> member_;
+  const std::unique_ptr<Calls> owned_;
 
  public:
   SessionMutex mutex;
@@ -137,7 +139,8 @@ struct SharedSession {
   // before that. A call that does waits for it: await_burst().
   std::atomic<bool> reading{false};
   // ---- under the mutex ----
-  Member& member;
+  Calls& calls;
+  Driven& driven;
   // For what a job over several appliances lacks: stragglers and stores. There it is the session of
   // the first lane, which is synchronous and says so.
   Session& session;

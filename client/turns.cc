@@ -9,7 +9,7 @@ namespace sluice::client {
 // A step was given out, to be computed or caught up with: waits until it can be applied.
 Status Job::await_turn(Lock& lock, std::int32_t timeout_ms, Turn& turn) {
   const Session& session = shared_.session;
-  const Tensors& tensors = shared_.member.tensors();
+  const Tensors& tensors = shared_.calls.tensors();
   const auto wanted = [&] { return !offered_ && wanted_by() >= 0; };
   const auto over = [&] { return !session.behind_status().ok() || shared_.at_rest(); };
   Status status = wait(
@@ -54,12 +54,12 @@ Status Job::next_turn(std::int32_t timeout_ms, Turn& turn) {
     return {};
   }
   if (!offered_ && wanted_by() >= 0) {
-    turn = {.kind = Turn::Kind::kSave, .step = shared_.member.tensors().current() - 1};
+    turn = {.kind = Turn::Kind::kSave, .step = shared_.calls.tensors().current() - 1};
     offered_ = true;
     return {};
   }
   offered_ = false;
-  due_step_ = shared_.member.tensors().filling();
+  due_step_ = shared_.calls.tensors().filling();
   turn = {.kind = session.behind() == 0 ? Turn::Kind::kCompute : Turn::Kind::kCatchUp,
           .step = due_step_};
   return {};

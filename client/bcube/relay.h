@@ -49,10 +49,11 @@
 #include "client/bcube/slices.h"
 #include "client/bcube/topology.h"
 #include "client/bcube/way_back.h"
+#include "client/core/calls/calls.h"
 #include "client/core/calls/residuals.h"
 #include "client/core/calls/tensors.h"
 #include "client/core/link/event_queue.h"
-#include "client/core/member/member.h"
+#include "client/core/member/driven.h"
 #include "client/core/session.h"
 
 namespace sluice::client {
@@ -74,7 +75,7 @@ struct LanePlace {
 // A spare that is refused is done without.
 using PrepareLane = std::function<Status(const LanePlace& place, SessionOptions& options)>;
 
-class Relay final : public Member {
+class Relay final : public Calls, public Driven {
  public:
   struct Lane {
     Lane(LanePlace where, SessionOptions with, Layout layout, TimeNs now)

@@ -22,18 +22,19 @@
 #include "aggregator/base/verdict.h"
 #include "client/core/bytes/collective.h"
 #include "client/core/bytes/transfer.h"
+#include "client/core/calls/calls.h"
 #include "client/core/calls/error_prefix.h"
 #include "client/core/calls/types.h"
 #include "client/core/link/link.h"
+#include "client/core/member/driven.h"
 #include "client/core/member/join.h"
-#include "client/core/member/member.h"
 #include "client/core/member/membership.h"
 #include "client/core/store/store.h"
 #include "client/core/sums/gradients.h"
 
 namespace sluice::client {
 
-class Session final : public Member {
+class Session final : public Calls, public Driven {
  public:
   Session(SessionOptions options, Layout layout, TimeNs now);
   Session(const Session&) = delete;

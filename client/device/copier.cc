@@ -91,14 +91,14 @@ bool Copier::serve() {
       if (status.ok()) continue;
       stage_.summed(submission.tensor, status.code(), false);
       // After the job's end, and while it is behind, every submission ends so.
-      if (shared_.member.status().ok() && shared_.session.behind_status().ok())
+      if (shared_.calls.status().ok() && shared_.session.behind_status().ok())
         fail(status.message());
     }
     if (!stage_.poll_end()) break;
     changed = true;
-    const Status status = shared_.member.end_step();
+    const Status status = shared_.calls.end_step();
     if (!status.ok() && status.code() == StatusCode::kInvalidArgument) fail(status.message());
-    if (shared_.member.has_call()) shared_.wake();
+    if (shared_.driven.has_call()) shared_.wake();
   } while (true);
   if (changed) {
     shared_.changed.notify_all();
@@ -109,14 +109,14 @@ bool Copier::serve() {
 
 // Ends the job; the other ranks hear of it at once. With the lock held.
 void Copier::fail(const std::string& why) {
-  if (!shared_.member.status().ok()) return;  // the first failure counts
+  if (!shared_.calls.status().ok()) return;  // the first failure counts
   shared_.failure = {StatusCode::kIoError, why};
-  shared_.member.leave(wire::LeaveReason::kAbnormal, monotonic_now());
+  shared_.calls.leave(wire::LeaveReason::kAbnormal, monotonic_now());
   shared_.wake();
 }
 
 void Copier::give_up_where_ended() {
-  const bool closed = shared_.member.state() == SessionState::kClosed;
+  const bool closed = shared_.calls.state() == SessionState::kClosed;
   if (stage_.idle() || (!stop_ && !closed)) return;
   fences_.clear();
   stage_.fences(fences_);
@@ -154,7 +154,7 @@ bool Copier::work() {
     const std::int32_t passed = device_.passed(fence.mark);
     if (passed == 0) continue;
     if (passed < 0 && failure_.empty())
-      failure_ = "tensor '" + shared_.member.layout().tensor(fence.tensor).name +
+      failure_ = "tensor '" + shared_.calls.layout().tensor(fence.tensor).name +
                  "': the device's work before its copy failed: " + device_.why();
     device_.drop(fence.mark);
     passed_.push_back(fence.tensor);
@@ -177,7 +177,7 @@ void Copier::ended(const CopyStage::Copy& copy, bool failed) {
   copied_.push_back(copy);
   if (!failed && !CopyStage::is_copy(copy.direction)) far_->passed(copy);
   if (failed && failure_.empty())
-    failure_ = what_failed(copy, shared_.member.layout()) + device_.why();
+    failure_ = what_failed(copy, shared_.calls.layout()) + device_.why();
 }
 
 void Copier::report() {

@@ -161,7 +161,7 @@ class ProgressTest : public ::testing::Test {
                 .value(),
             monotonic_now())) {}
   explicit ProgressTest(std::unique_ptr<Session> session)
-      : session_(*session), shared_(std::move(session), session_) {
+      : session_(*session), shared_(std::move(session), session_, session_) {
     auto transport = std::make_unique<TestTransport>(free_at_);
     transport_ = transport.get();
     std::vector<Progress::Line> lines;

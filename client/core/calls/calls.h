@@ -1,15 +1,13 @@
-// What a rank's membership is to the application and to the thread that drives it: one Session, or
-// a Relay over many (client/bcube).
+// What an application may ask of its membership of a job: one Session, or a Relay over many
+// (client/bcube).
 //
-// Calls of an application and events, a few a tensor; packets never pass here: they go straight
-// from and to a Session. Session's header says what each function does. Under the owner's lock but
-// for take_ended_step().
+// A few calls a tensor; packets never pass here. Session's header says what each function does.
+// Under the owner's lock but for take_ended_step().
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "aggregator/base/status.h"
@@ -17,18 +15,16 @@
 #include "client/core/calls/counters.h"
 #include "client/core/calls/layout.h"
 #include "client/core/calls/tensors.h"
-#include "client/core/calls/trace.h"
 #include "client/core/calls/types.h"
 
 namespace sluice::client {
 
 struct Kept;  // residuals.h
 
-class Member {
+class Calls {
  public:
-  virtual ~Member() = default;
+  virtual ~Calls() = default;
 
-  // ---- application ----
   virtual Status submit(const Submission& submission, TimeNs now) = 0;
   virtual Status end_step() = 0;
   virtual bool take_ended_step() noexcept = 0;
@@ -41,17 +37,6 @@ class Member {
   virtual Status barrier(TimeNs now) = 0;
   virtual void leave(wire::LeaveReason reason, TimeNs now) = 0;
 
-  // ---- its driver, beside the sessions' packets and timeouts ----
-  // Does a part of what calls and sessions have left to do. False: there was nothing.
-  virtual bool act_on_call(TimeNs now) = 0;
-  virtual bool has_call() const noexcept = 0;
-  virtual bool poll_event(Event& event) noexcept = 0;
-  virtual bool poll_trace(TensorTimes& times) noexcept = 0;
-  // Those that its records may be of, in the order of tensors.
-  virtual std::span<const TracePart> trace_parts() const noexcept { return {}; }
-  virtual void handle_broken(Status why, TimeNs now) = 0;
-
-  // ---- what it is and does ----
   virtual const Tensors& tensors() const noexcept = 0;
   virtual const Layout& layout() const noexcept = 0;
   virtual SessionState state() const noexcept = 0;
