@@ -150,7 +150,6 @@ class Job {
              const std::function<Status(Calls&, TimeNs)>& begin);
   Status await_turn(Lock& lock, std::int32_t timeout_ms, Turn& turn);
   std::int32_t wanted_by() const;  // with the lock held
-  Status check_tensor(std::uint32_t tensor, const char* call) const;
   Status check_finite(LayerIndex layer, std::span<const float* const> values,
                       const char* call) const;
   Status find_store(LayerIndex layer, const char* call, Store*& store) const;

@@ -57,15 +57,7 @@ Status Job::submit_device(const Submission& submission, void* stream) {
 }
 
 Status Job::accept(const Submission& submission, sluice_device_mark* fence, bool on_device) {
-  const Calls& calls = shared_.calls;
-  Status status = calls.status();
-  if (status.ok()) status = shared_.session.behind_status();
-  if (status.ok()) status = calls.tensors().check(submission);
-  if (status.ok() && !submission.contribute && !calls.facts().policy.tolerates_stragglers())
-    status = {StatusCode::kInvalidArgument,
-              place_ + "tensor '" + calls.layout().tensor(submission.tensor).name +
-                  "': a synchronous job waits for every rank, so there is nothing to catch up "
-                  "with; submit a gradient"};
+  Status status = shared_.calls.check_submission(submission);
   if (status.ok() && shared_.stage->holds(submission.tensor))
     status = {StatusCode::kBusy, place_ + "tensor '" +
                                      shared_.calls.layout().tensor(submission.tensor).name +
@@ -89,17 +81,9 @@ Status Job::end_step() {
   return status;
 }
 
-Status Job::check_tensor(std::uint32_t tensor, const char* call) const {
-  const std::uint32_t count = shared_.calls.tensors().count();
-  if (tensor < count) return {};
-  return {StatusCode::kInvalidArgument, place_ + call + ": tensor " + std::to_string(tensor) +
-                                            " does not exist; the job has " +
-                                            std::to_string(count) + " tensors"};
-}
-
-// Likewise, and it is not between device and session, of which the session does not know.
+// The tensor exists and is not between device and session, of which the session does not know.
 Status Job::check_not_staged(std::uint32_t tensor, const char* call) const {
-  Status status = check_tensor(tensor, call);
+  Status status = shared_.calls.tensors().check_exists(tensor, call);
   if (!status.ok() || shared_.stage == nullptr || !shared_.stage->holds(tensor)) return status;
   return {StatusCode::kBusy, place_ + call + ": tensor '" +
                                  shared_.calls.layout().tensor(tensor).name + "' is in flight"};
@@ -107,9 +91,9 @@ Status Job::check_not_staged(std::uint32_t tensor, const char* call) const {
 
 Status Job::wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::Result& result) {
   Lock lock = shared_.mutex.lock();
-  Status status = check_tensor(tensor, "wait_tensor");
-  if (!status.ok()) return status;
   const Tensors& tensors = shared_.calls.tensors();
+  Status status = tensors.check_exists(tensor, "wait_tensor");
+  if (!status.ok()) return status;
   status = wait(
       lock, timeout_ms, [&] { return !shared_.ended() && !shared_.in_flight(tensor); },
       [&] {
@@ -119,7 +103,7 @@ Status Job::wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::
   if (!status.ok()) return status;
   const bool given_up =
       shared_.stage != nullptr && shared_.stage->outcome(tensor) != StatusCode::kOk;
-  if (given_up || tensors.lost(tensor)) return shared_.session.behind_status();
+  if (given_up || tensors.lost(tensor)) return shared_.calls.behind_status();
   result = tensors.result(tensor);
   if (trace_ != nullptr) trace_->returned(tensor, monotonic_now());
   return status;
@@ -127,15 +111,14 @@ Status Job::wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::
 
 Status Job::wait_step(std::int32_t timeout_ms, Step& step) {
   Lock lock = shared_.mutex.lock();
-  const Session& session = shared_.session;
-  const Tensors& tensors = shared_.calls.tensors();
+  const Calls& calls = shared_.calls;
   Status status = wait(
       lock, timeout_ms,
-      [&] { return !shared_.ended() && (!session.behind_status().ok() || shared_.at_rest()); },
+      [&] { return !shared_.ended() && (!calls.behind_status().ok() || shared_.at_rest()); },
       [] { return std::string("wait_step"); });
-  if (status.ok()) status = session.behind_status();
+  if (status.ok()) status = calls.behind_status();
   if (!status.ok()) return status;
-  step = tensors.current() - 1;
+  step = calls.tensors().current() - 1;
   if (trace_ != nullptr) trace_->all_returned(monotonic_now());
   return status;
 }
@@ -148,7 +131,7 @@ Status Job::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
 
 Status Job::mark_applied(std::uint32_t tensor) {
   const Lock lock = shared_.mutex.lock();
-  Status status = check_tensor(tensor, "mark_applied");
+  Status status = shared_.calls.tensors().check_exists(tensor, "mark_applied");
   if (status.ok() && trace_ != nullptr) trace_->applied(tensor, monotonic_now());
   return status;
 }
@@ -269,10 +252,9 @@ std::int32_t Job::wanted_by() const {
 
 Position Job::position() const {
   const Lock lock = shared_.mutex.lock();
-  const Session& session = shared_.session;
   return {.next_step = shared_.calls.tensors().filling(),
-          .behind = session.behind(),
-          .must_resync = !session.behind_status().ok(),
+          .behind = shared_.session.behind(),
+          .must_resync = !shared_.calls.behind_status().ok(),
           .state_wanted_by = wanted_by()};
 }
 

@@ -8,15 +8,14 @@ namespace sluice::client {
 
 // A step was given out, to be computed or caught up with: waits until it can be applied.
 Status Job::await_turn(Lock& lock, std::int32_t timeout_ms, Turn& turn) {
-  const Session& session = shared_.session;
   const Tensors& tensors = shared_.calls.tensors();
   const auto wanted = [&] { return !offered_ && wanted_by() >= 0; };
-  const auto over = [&] { return !session.behind_status().ok() || shared_.at_rest(); };
+  const auto over = [&] { return !shared_.calls.behind_status().ok() || shared_.at_rest(); };
   Status status = wait(
       lock, timeout_ms, [&] { return !shared_.ended() && (over() || wanted()); },
       [&] { return "step " + std::to_string(due_step_); });
   if (!status.ok()) return status;
-  if (!session.behind_status().ok()) {  // its result is lost to this rank
+  if (!shared_.calls.behind_status().ok()) {  // its result is lost to this rank
     due_step_ = 0;
     return {};
   }
@@ -43,8 +42,7 @@ Status Job::next_turn(std::int32_t timeout_ms, Turn& turn) {
   Status status = shared_.ended() ? shared_.status() : Status();
   if (status.ok() && due_step_ != 0) status = await_turn(lock, timeout_ms, turn);
   if (!status.ok() || turn.kind != Turn::Kind::kNone) return status;
-  const Session& session = shared_.session;
-  if (!session.behind_status().ok()) {
+  if (!shared_.calls.behind_status().ok()) {
     lock.unlock();
     status = resync(timeout_ms, turn.state);
     if (!status.ok()) return status;
@@ -60,7 +58,7 @@ Status Job::next_turn(std::int32_t timeout_ms, Turn& turn) {
   }
   offered_ = false;
   due_step_ = shared_.calls.tensors().filling();
-  turn = {.kind = session.behind() == 0 ? Turn::Kind::kCompute : Turn::Kind::kCatchUp,
+  turn = {.kind = shared_.session.behind() == 0 ? Turn::Kind::kCompute : Turn::Kind::kCatchUp,
           .step = due_step_};
   return {};
 }

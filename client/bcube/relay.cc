@@ -18,15 +18,11 @@ constexpr std::uint32_t kNoWeight = 0;
 }  // namespace
 
 Relay::Relay(SessionOptions options, const Bcube& bcube, BcubeMode mode, Layout layout)
-    : options_(std::move(options)),
+    : Calls(std::move(options), std::move(layout)),
       bcube_(bcube),
       mode_(mode),
-      layout_(std::move(layout)),
-      tensors_(options_, layout_, 1),
-      residuals_(layout_, options_.prune, nullptr),
       packed_(layout_.chunk_bytes()),
       progress_(layout_.tensor_count()),
-      averaging_(layout_.tensor_count(), resolved(options_.averaging, {})),
       spares_(layout_.tensor_count()),
       meetings_(bcube_.levels()),
       met_(bcube_.levels()),
@@ -34,6 +30,10 @@ Relay::Relay(SessionOptions options, const Bcube& bcube, BcubeMode mode, Layout 
       meetings_over_(bcube_.levels()),
       why_moved_(bcube_.levels()),
       events_(layout_.tensor_count() + 8) {
+  CHECK(options_.executor == nullptr);  // a slice is packed as soon as its step begins
+  facts_.averaging = resolved(options_.averaging, {});
+  for (std::uint32_t tensor = 0; tensor < tensors_.count(); ++tensor)
+    tensors_.set_averaging(tensor, facts_.averaging);
   if (options_.trace) trace_.enable(layout_.tensor_count());
 }
 
@@ -228,15 +228,17 @@ void Relay::climb(Passage& passage, std::uint32_t stage, TimeNs now) {
   const Stop& up = passage.up[stage];
   if (stage == turn_stage()) {  // its input must outlive the result, or nobody could begin again
     float* const output = kept_.empty() ? passage.output : &kept_[passage.first_half];
-    return submit(passage, up, {.input = passage.value, .output = output, .weight = weight}, now);
+    return submit_slice(passage, up, {.input = passage.value, .output = output, .weight = weight},
+                        now);
   }
   if (stage < passage.stages)
-    return submit(passage, up, {.output = &halves_[passage.first_half], .weight = kNoWeight}, now);
+    return submit_slice(passage, up, {.output = &halves_[passage.first_half], .weight = kNoWeight},
+                        now);
   // Its sum comes down as soon as it is whole, so this worker is ready for it.
-  submit(passage, up,
-         {.input = passage.value, .output = passage.output, .weight = weight, .wanted = false},
-         now);
-  submit(passage, passage.down[stage], {.output = passage.output, .weight = kNoWeight}, now);
+  submit_slice(
+      passage, up,
+      {.input = passage.value, .output = passage.output, .weight = weight, .wanted = false}, now);
+  submit_slice(passage, passage.down[stage], {.output = passage.output, .weight = kNoWeight}, now);
 }
 
 // The others' sum came; with this worker's own it is the half-way sum, which stands in the output.
@@ -257,13 +259,13 @@ void Relay::add_half(Passage& passage, const Event& event) noexcept {
 void Relay::descend(Passage& passage, std::uint32_t from_stage, TimeNs now) {
   CHECK(passage.whole && from_stage <= passage.stages && passage.weight <= UINT32_MAX);
   for (std::uint32_t stage = from_stage; stage-- != 0;)
-    submit(passage, passage.down[stage],
-           {.input = passage.value,
-            .output = passage.output,
-            .weight = static_cast<std::uint32_t>(passage.weight),
-            .wanted = false,
-            .averaged = layout_.is_rounded(passage.slice.tensor)},
-           now);
+    submit_slice(passage, passage.down[stage],
+                 {.input = passage.value,
+                  .output = passage.output,
+                  .weight = static_cast<std::uint32_t>(passage.weight),
+                  .wanted = false,
+                  .averaged = layout_.is_rounded(passage.slice.tensor)},
+                 now);
 }
 
 // Networks whose ports send what has farthest to go keep all of them busy, those whose ports send
@@ -274,7 +276,7 @@ Priority Relay::priority_of(const Passage& passage, Way way) const noexcept {
   return static_cast<Priority>(std::min<unsigned>(passage.priority + behind, kLeastUrgent));
 }
 
-void Relay::submit(Passage& passage, const Stop& stop, Submission submission, TimeNs now) {
+void Relay::submit_slice(Passage& passage, const Stop& stop, Submission submission, TimeNs now) {
   Lane& lane = lanes_[stop.lane];
   submission.tensor = stop.tensor;
   submission.priority = priority_of(passage, lane.place.way);
@@ -301,7 +303,7 @@ void Relay::submit(Passage& passage, const Stop& stop, Submission submission, Ti
 void Relay::finish(Passage& passage, TimeNs now) {
   CHECK(passage.whole && passage.in_flight == 0);
   const std::uint32_t tensor = passage.slice.tensor;
-  const bool wants_sum = averaging_[tensor] == AveragingChoice::kSum;
+  const bool wants_sum = tensors_.averaging(tensor) == AveragingChoice::kSum;
   const bool is_mean = layout_.is_rounded(tensor);
   const std::span<float> values{passage.output, passage.slice.elem_count};
   const auto weight = static_cast<float>(passage.weight);

@@ -50,8 +50,6 @@
 #include "client/bcube/topology.h"
 #include "client/bcube/way_back.h"
 #include "client/core/calls/calls.h"
-#include "client/core/calls/residuals.h"
-#include "client/core/calls/tensors.h"
 #include "client/core/link/event_queue.h"
 #include "client/core/member/driven.h"
 #include "client/core/session.h"
@@ -129,24 +127,7 @@ class Relay final : public Calls, public Driven {
   }
   std::span<const TracePart> trace_parts() const noexcept override { return trace_parts_; }
   void handle_broken(Status why, TimeNs now) override { fail(std::move(why), now); }
-  Status submit(const Submission& submission, TimeNs now) override;
-  Status end_step() override;
-  bool take_ended_step() noexcept override { return tensors_.take_ended(); }
-  Status set_averaging(std::uint32_t tensor, AveragingChoice choice) override;
-  Status residual(std::uint32_t tensor, Kept& kept) override;
-  Status flush_residuals() override;
-  Status scale_residuals(float factor) override;
-  bool leaves_behind(std::uint32_t tensor) const noexcept override {
-    return residuals_.leaves_behind(tensor);
-  }
-  Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) override;
-  Status barrier(TimeNs now) override;
   void leave(wire::LeaveReason reason, TimeNs now) override;
-  const Tensors& tensors() const noexcept override { return tensors_; }
-  const Layout& layout() const noexcept override { return layout_; }
-  SessionState state() const noexcept override { return state_; }
-  Status status() const override;
-  JobFacts facts() const override { return facts_; }
   Counters counters() const override;  // of all lanes
   // Of a thread at a level, without the meetings.
   std::optional<PartCounters> part_counters(std::uint32_t index) const override;
@@ -323,7 +304,12 @@ class Relay final : public Calls, public Driven {
   }
 
   // ---- relay_calls.cc ----
-  Status begin_collective(Collective collective, TimeNs now);
+  void submitted(const Submission& submission, TimeNs) noexcept override {
+    last_weight_ = submission.weight;
+  }
+  std::string describe_collective() const override;
+  Status begin_collective(std::optional<Rank> root, void* buffer, std::size_t bytes,
+                          TimeNs now) override;
   void advance_collective(TimeNs now);
   void handle_collective(const Lane& lane, const Event& event, TimeNs now);
   const Lane& most_stalled(TimeNs now) const noexcept;
@@ -350,22 +336,17 @@ class Relay final : public Calls, public Driven {
   void finish(Passage& passage, TimeNs now);
   void end_step_when_done(TimeNs now);
   Priority priority_of(const Passage& passage, Way way) const noexcept;
-  void submit(Passage& passage, const Stop& stop, Submission submission, TimeNs now);
+  void submit_slice(Passage& passage, const Stop& stop, Submission submission, TimeNs now);
   void fail(Status why, TimeNs now);
 
-  const SessionOptions options_;
   const Bcube bcube_;
   const BcubeMode mode_;
-  const Layout layout_;
-  Tensors tensors_;
-  Residuals residuals_;
   std::vector<std::uint8_t> packed_;  // a chunk
   std::deque<Lane> lanes_;            // the meetings by level, then the others
   std::vector<std::uint32_t> send_order_;
   std::vector<Passage> passages_;              // by slice
   std::vector<std::uint32_t> first_passages_;  // of each tensor, and their number
   std::vector<Progress> progress_;             // by tensor
-  std::vector<AveragingChoice> averaging_;     // by tensor; never kDefault
   std::vector<float> halves_;                  // what the others gave, to be added
   std::vector<float> kept_;                    // the last whole sums, for who lacks them
   std::vector<Detour> detours_;                // by level; none: nothing can move
@@ -385,10 +366,7 @@ class Relay final : public Calls, public Driven {
   std::vector<std::uint32_t> meetings_over_;  // by level: collectives that are done
   std::vector<Status> why_moved_;             // by level; or why there is no detour any more
   std::uint64_t step_weight_ = 0;             // of the step under way
-  JobFacts facts_;                            // once all have met
-  std::uint64_t shards_ = 0;                  // likewise
-  SessionState state_ = SessionState::kJoining;
-  Status failure_;
+  std::uint64_t shards_ = 0;                  // once all have met
   TimeNs stall_told_ns_ = 0;
   TensorTrace trace_;
   TensorTrace part_trace_;

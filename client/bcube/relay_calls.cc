@@ -1,72 +1,12 @@
-// The application's side of a relay: its calls and its questions.
+// The application's side of a relay: leaving, collectives, and what is asked of it.
 #include <algorithm>
 #include <utility>
 
 #include "aggregator/base/check.h"
 #include "client/bcube/relay.h"
 #include "client/core/calls/error_prefix.h"
-#include "client/core/sums/average.h"
 
 namespace sluice::client {
-
-Status Relay::status() const {
-  if (!failure_.ok()) return failure_;
-  if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving)
-    return {StatusCode::kClosed, error_prefix(options_) + "this rank has left the job"};
-  return {};
-}
-
-Status Relay::submit(const Submission& submission, TimeNs now) {
-  Status status = this->status();
-  if (status.ok()) status = tensors_.check(submission);
-  if (status.ok() && !submission.contribute)
-    status = {StatusCode::kInvalidArgument,
-              error_prefix(options_) +
-                  "a synchronous job waits for every rank, so there is nothing to "
-                  "catch up with; submit a gradient"};
-  if (status.ok()) {
-    tensors_.accept(submission, now);
-    last_weight_ = submission.weight;
-  }
-  return status;
-}
-
-Status Relay::end_step() {
-  Status status = this->status();
-  return status.ok() ? tensors_.end_step() : status;
-}
-
-Status Relay::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
-  if (tensors_.in_flight(tensor))
-    return {StatusCode::kBusy, error_prefix(options_) + "set_averaging: tensor '" +
-                                   layout_.tensor(tensor).name + "' is in flight"};
-  averaging_[tensor] =
-      choice == AveragingChoice::kDefault ? resolved(options_.averaging, {}) : choice;
-  return {};
-}
-
-Status Relay::residual(std::uint32_t tensor, Kept& kept) {
-  const std::string what =
-      error_prefix(options_) + "residual: tensor '" + layout_.tensor(tensor).name;
-  if (!residuals_.covers(tensor))
-    return {StatusCode::kInvalidArgument, what + "' travels as it is and has none"};
-  if (tensors_.in_flight(tensor)) return {StatusCode::kBusy, what + "' is in flight"};
-  kept = residuals_.of(tensor);
-  return {};
-}
-
-Status Relay::flush_residuals() {
-  Status status = this->status();
-  if (status.ok()) residuals_.flush();
-  return status;
-}
-
-Status Relay::scale_residuals(float factor) {
-  if (!tensors_.at_rest())
-    return {StatusCode::kBusy, error_prefix(options_) + "scale_residuals: a step is under way"};
-  residuals_.scale(factor);
-  return {};
-}
 
 void Relay::leave(wire::LeaveReason reason, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
@@ -81,25 +21,20 @@ void Relay::leave(wire::LeaveReason reason, TimeNs now) {
 // waited for all that differ in its digits so far. A broadcast: whose digits above a level are the
 // root's has a part in it, and before the level those have the bytes who differ below it alone.
 
-Status Relay::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) {
-  if (root.value >= bcube_.servers())
-    return {StatusCode::kInvalidArgument,
-            error_prefix(options_) + "broadcast: there is no rank " + std::to_string(root.value)};
-  return begin_collective({.root = root, .buffer = buffer, .bytes = bytes}, now);
-}
-
-Status Relay::barrier(TimeNs now) { return begin_collective({}, now); }
-
-Status Relay::begin_collective(Collective collective, TimeNs now) {
-  Status status = this->status();
-  if (status.ok() && state_ != SessionState::kRunning)
-    status = {StatusCode::kBusy, error_prefix(options_) + "the job does not run yet"};
-  if (status.ok() && collective_)
-    status = {StatusCode::kBusy, error_prefix(options_) + "another collective is in progress"};
-  if (!status.ok()) return status;
-  collective_ = collective;
+Status Relay::begin_collective(std::optional<Rank> root, void* buffer, std::size_t bytes,
+                               TimeNs now) {
+  if (state_ != SessionState::kRunning)
+    return {StatusCode::kBusy, error_prefix(options_) + "the job does not run yet"};
+  collective_ = {.root = root, .buffer = buffer, .bytes = bytes};
   advance_collective(now);
   return {};
+}
+
+std::string Relay::describe_collective() const {
+  if (!collective_) return {};
+  if (!collective_->root) return "a barrier";
+  return "a broadcast of " + std::to_string(collective_->bytes) + " bytes from rank " +
+         std::to_string(collective_->root->value);
 }
 
 void Relay::handle_collective(const Lane& lane, const Event& event, TimeNs now) {

@@ -16,19 +16,19 @@ std::size_t event_capacity(const Layout& layout) { return 2 * layout.tensor_coun
 }  // namespace
 
 Session::Session(SessionOptions options, Layout layout, TimeNs now)
-    : options_(std::move(options)),
-      link_(event_capacity(layout)),
-      gradients_(options_, std::move(layout), link_),
-      collectives_(options_, gradients_.layout().chunk_bytes(), link_),
-      transfers_(options_, gradients_.layout().chunk_bytes(), link_),
+    : Calls(std::move(options), std::move(layout)),
+      link_(event_capacity(layout_)),
+      gradients_(options_, layout_, tensors_, residuals_, link_),
+      collectives_(options_, layout_.chunk_bytes(), link_),
+      transfers_(options_, layout_.chunk_bytes(), link_),
       streams_{&gradients_, &collectives_, &transfers_},
-      join_(options_, gradients_.layout(), now),
+      join_(options_, layout_, now),
       membership_(options_),
-      datagram_bytes_(join_bytes(gradients_.layout(), options_.world_size)) {
-  if (options_.store) store_.emplace(options_, gradients_.layout(), link_);
+      datagram_bytes_(join_bytes(layout_, options_.world_size)) {
+  if (options_.store) store_.emplace(options_, layout_, link_);
   for (std::size_t id = 0; id < kStreamCount; ++id)
     CHECK(streams_[id]->id() == static_cast<StreamId>(id));
-  link_.counters.chunk_bytes = gradients_.layout().chunk_bytes();
+  link_.counters.chunk_bytes = layout_.chunk_bytes();
   link_.counters.receive_credit_packets = options_.receive_credit_packets;
   act_on_join(now);
 }
@@ -63,19 +63,11 @@ void Session::close(Event event, TimeNs now) {
   become(SessionState::kClosed);
   gradients_.await_measurements();
   const Status why = status();
-  const Tensors& tensors = gradients_.tensors();
-  for (std::uint32_t tensor = 0; tensor < tensors.count(); ++tensor)
-    if (tensors.in_flight(tensor))
+  for (std::uint32_t tensor = 0; tensor < tensors_.count(); ++tensor)
+    if (tensors_.in_flight(tensor))
       link_.events.push({.kind = Event::Kind::kTensorLost, .tensor = tensor, .status = why});
   if (store_) store_->give_up(why);
   link_.events.push(std::move(event));
-}
-
-Status Session::status() const {
-  if (!failure_.ok()) return failure_;
-  if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving)
-    return {StatusCode::kClosed, error_prefix(options_) + "this rank has left the job"};
-  return {};
 }
 
 wire::Leave Session::leave_body(wire::LeaveReason reason) const noexcept {
@@ -98,76 +90,18 @@ void Session::leave(wire::LeaveReason reason, TimeNs now) {
 
 // ---- the application's calls ----
 
-// A store has layers, which are pushed and pulled, and no steps.
-Status Session::check_sums() const {
-  if (!store_) return status();
-  return {StatusCode::kInvalidArgument,
-          error_prefix(options_) + "a parameter store has no steps: push and pull its layers"};
+// A session's first gradient after a resync, or a collective, which comes before any gradient: the
+// other ranks need not wait for this one any more.
+
+void Session::submitted(const Submission& submission, TimeNs now) noexcept {
+  if (submission.contribute) transfers_.caught_up(now);
 }
 
-Status Session::submit(const Submission& submission, TimeNs now) {
-  Status status = check_sums();
-  if (status.ok()) status = gradients_.submit(submission, now);
-  // Its first gradient after a resync: the others need not wait for this worker any more.
-  if (status.ok() && submission.contribute) transfers_.caught_up(now);
-  return status;
-}
-
-Status Session::end_step() {
-  Status status = check_sums();
-  return status.ok() ? gradients_.end_step() : status;
-}
-
-Status Session::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
-  CHECK(tensor < layout().tensor_count());
-  if (gradients_.tensors().in_flight(tensor))
-    return {StatusCode::kBusy, error_prefix(options_) + "set_averaging: tensor '" +
-                                   layout().tensor(tensor).name + "' is in flight"};
-  gradients_.set_averaging(tensor, choice);
+Status Session::begin_collective(std::optional<Rank> root, void* buffer, std::size_t bytes,
+                                 TimeNs now) {
+  transfers_.caught_up(now);
+  collectives_.begin_call(root, buffer, bytes, now);
   return {};
-}
-
-Status Session::residual(std::uint32_t tensor, Kept& kept) {
-  CHECK(tensor < layout().tensor_count());
-  const auto refuse = [&](StatusCode code, const char* why) -> Status {
-    return {code,
-            error_prefix(options_) + "residual: tensor '" + layout().tensor(tensor).name + why};
-  };
-  if (!gradients_.residuals().covers(tensor))
-    return refuse(
-        StatusCode::kInvalidArgument,
-        "' travels as it is and has none; only float32 that is pruned or has another wire "
-        "format has");
-  if (layout().tensor(tensor).far)
-    return refuse(StatusCode::kInvalidArgument, "' is far: whoever submits it keeps it");
-  if (gradients_.tensors().in_flight(tensor)) return refuse(StatusCode::kBusy, "' is in flight");
-  kept = gradients_.residuals().of(tensor);
-  return {};
-}
-
-Status Session::flush_residuals() {
-  Status status = this->status();
-  if (status.ok()) gradients_.residuals().flush();
-  return status;
-}
-
-Status Session::scale_residuals(float factor) {
-  if (!gradients_.tensors().at_rest())
-    return {StatusCode::kBusy, error_prefix(options_) + "scale_residuals: a step is under way"};
-  gradients_.residuals().scale(factor);
-  return {};
-}
-
-Status Session::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) {
-  Status status = this->status();
-  if (status.ok()) transfers_.caught_up(now);  // it computes no gradient before this is done
-  return status.ok() ? collectives_.broadcast(root, buffer, bytes, now) : status;
-}
-
-Status Session::barrier(TimeNs now) {
-  Status status = this->status();
-  if (status.ok()) transfers_.caught_up(now);
-  return status.ok() ? collectives_.barrier(now) : status;
 }
 
 bool Session::act_on_call(TimeNs now) {
@@ -260,7 +194,7 @@ void Session::after_join(TimeNs now) {
   facts_ = {.policy = accept.policy,
             .window_steps = accept.window,
             .resync_hold_ms = accept.resync_hold_ms,
-            .averaging = gradients_.default_averaging()};
+            .averaging = resolved(options_.averaging, accept.policy)};
   const auto collective = static_cast<std::size_t>(StreamId::kCollectives);
   if (accept.rejoined != 0)
     collectives_.join(std::max<Step>(1, accept.first_steps[collective]),
@@ -278,7 +212,7 @@ void Session::after_join(TimeNs now) {
   const PolicyKind kind = accept.policy.kind;
   const bool reads_signs = kind == PolicyKind::kSaina;
   const bool reads_norms = kind == PolicyKind::kGoodput || kind == PolicyKind::kRamp;
-  if (gradients_.residuals().prunes_any() && (reads_signs || reads_norms))
+  if (residuals_.prunes_any() && (reads_signs || reads_norms))
     return fail(
         {StatusCode::kRefused,
          error_prefix(options_) + "policy " + name_of(kind) + " reads the " +

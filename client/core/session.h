@@ -8,7 +8,7 @@
 // poll_transmit() acts on it. One thread at a time. No allocation after start-up but for error
 // texts, a received state, and events that nobody polls.
 //
-// session.cc: the control side and the calls; session_data.cc: data packets in and out;
+// session.cc: the control side; session_data.cc: data packets in and out;
 // session_resync.cc: another rank's state; stall.cc: what a step waits for.
 #pragma once
 
@@ -66,40 +66,8 @@ class Session final : public Calls, public Driven {
     return store_ ? store_->poll_trace(times) : gradients_.trace().poll(times);
   }
 
-  // ---- application side ----
-  // The tensor's next step, see tensors.h. kBusy while its last submission is in flight.
-  Status submit(const Submission& submission, TimeNs now) override;
-  // Declares the step that is being submitted complete: tensors left out are contributed as NIL
-  // (refused when !allow_nil). Without it a step ends when all tensors have been submitted.
-  Status end_step() override;
-  // It would have nothing to do. Any thread, without the owner's lock: see Tensors::take_ended().
-  bool take_ended_step() noexcept override { return gradients_.take_ended_step(); }
-  // What the outputs of `tensor`, which exists, hold from now on; kDefault: what the options say.
-  // After kJoined. kBusy while it is in flight.
-  Status set_averaging(std::uint32_t tensor, AveragingChoice choice) override;
-  // ---- tensors that travel at a loss (Residuals::covers) ----
-  // What of this worker's gradients is not delivered yet: to be read, saved and set between steps.
-  // kBusy while the tensor is in flight, kInvalidArgument for one that has none.
-  Status residual(std::uint32_t tensor, Kept& kept) override;
-  // Before the last step's submissions of a rank that will leave: all that was left behind goes
-  // with them, nothing is pruned any more. (What rounding loses then stays.)
-  Status flush_residuals() override;
-  // Gradients will be larger by this factor: a changed scale of the loss. kBusy in mid-step.
-  Status scale_residuals(float factor) override;
-  // As Residuals has it.
-  bool leaves_behind(std::uint32_t tensor) const noexcept override {
-    return gradients_.residuals().leaves_behind(tensor);
-  }
-
-  // All ranks call the same collectives in the same order; one at a time (kBusy). `buffer` stays
-  // the session's until kCollectiveDone. Any size: cut into several steps of the collectives
-  // stream, with barriers that hold the window.
-  Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) override;
-  Status barrier(TimeNs now) override;
-  // In the middle of a step or of a collective it is kAbnormal, whatever the caller says.
+  // ---- application side, beside the calls that all memberships have (calls.h) ----
   void leave(wire::LeaveReason reason, TimeNs now) override;
-  const Tensors& tensors() const noexcept override { return gradients_.tensors(); }
-  const Layout& layout() const noexcept override { return gradients_.layout(); }
 
   // ---- a job of kind store ----
   // Null: it is none. To be called while status() is ok, after kJoined.
@@ -129,10 +97,6 @@ class Session final : public Calls, public Driven {
   // Steps to catch up with before the next gradient, from the one that the next submission belongs
   // to.
   std::uint32_t behind() const noexcept;
-  // Why this rank needs another one's state before it can go on; ok while it does not.
-  const Status& behind_status() const noexcept { return gradients_.behind_status(); }
-  JobFacts facts() const override { return facts_; }  // known once kJoined came
-  // What the results of a finished step said; null: not among the last ones.
   const StepReport* report(Step step) const noexcept override { return gradients_.report(step); }
   const StepReport* last_report() const noexcept override { return gradients_.last_report(); }
 
@@ -141,9 +105,6 @@ class Session final : public Calls, public Driven {
   // The running job's ranks that the appliance hears no more of, and that have not left in order.
   bool lacks_ranks() const noexcept { return membership_.lacks_ranks(); }
   std::string missing_ranks() const { return membership_.missing_ranks(); }
-  SessionState state() const noexcept override { return state_; }
-  // Ok while the application may call; else the session's failure, or that it has left.
-  Status status() const override;
   Step current_step() const noexcept { return gradients_.current_step(); }
   Step collective_step() const noexcept { return collectives_.current_step(); }
   // The appliance makes the job's memory and answers so: the join takes as long as that.
@@ -154,7 +115,6 @@ class Session final : public Calls, public Driven {
   Stall stall(TimeNs now) const override;
   std::string describe_stall(TimeNs now) const { return stall(now).text; }
   DurationNs stalled_ns(TimeNs now) const noexcept;
-  // What the schedule does and knows.
   std::string describe_plan() const override {
     return store_ ? store_->describe_plan() : gradients_.describe_plan();
   }
@@ -171,7 +131,12 @@ class Session final : public Calls, public Driven {
   };
 
   // ---- session.cc ----
-  Status check_sums() const;
+  void submitted(const Submission& submission, TimeNs now) noexcept override;
+  bool may_catch_up(Step step) const noexcept override { return gradients_.may_catch_up(step); }
+  std::string describe_collective() const override { return collectives_.describe_call(); }
+  // Any size: cut into several steps of the collectives stream, with barriers that hold the window.
+  Status begin_collective(std::optional<Rank> root, void* buffer, std::size_t bytes,
+                          TimeNs now) override;
   Verdict handle(const wire::Packet& packet, TimeNs now);
   Verdict handle_join_answer(const wire::Packet& packet, TimeNs now);
   void act_on_join(TimeNs now);
@@ -214,18 +179,14 @@ class Session final : public Calls, public Driven {
   TimeNs stall_report_due() const noexcept;
   void report_stall(TimeNs now);
 
-  const SessionOptions options_;
   Link link_;
   GradientStream gradients_;  // of a store it has nothing to do
   std::optional<Store> store_;
   Collectives collectives_;
   Transfers transfers_;
   const std::array<Stream*, kStreamCount> streams_;  // by id
-  JobFacts facts_;
   JoinMachine join_;
   Membership membership_;
-  SessionState state_ = SessionState::kJoining;
-  Status failure_;  // why it is closed; ok: it left
   const std::size_t datagram_bytes_;
   MissingReport missing_;
   TimeNs stall_reported_ns_ = 0;

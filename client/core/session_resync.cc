@@ -10,7 +10,7 @@
 namespace sluice::client {
 
 std::uint32_t Session::behind() const noexcept {
-  const Step next = gradients_.tensors().filling();
+  const Step next = tensors_.filling();
   const Step ahead = open_step() > next ? open_step() - next : 0;
   return ahead + (waiting_late_chunks() != 0 ? 1 : 0);
 }
@@ -22,7 +22,7 @@ Status Session::resync(TimeNs now) {
     return {StatusCode::kInvalidArgument,
             error_prefix(options_) + "a synchronous job loses no step: there is no state to fetch"};
   if (behind_status().ok()) {
-    const std::uint32_t in_flight = gradients_.tensors().in_flight_count();
+    const std::uint32_t in_flight = tensors_.in_flight_count();
     if (in_flight != 0)
       return {StatusCode::kBusy, error_prefix(options_) + "resync: " + std::to_string(in_flight) +
                                      " tensors are in flight; wait for them first"};

@@ -91,8 +91,7 @@ bool Copier::serve() {
       if (status.ok()) continue;
       stage_.summed(submission.tensor, status.code(), false);
       // After the job's end, and while it is behind, every submission ends so.
-      if (shared_.calls.status().ok() && shared_.session.behind_status().ok())
-        fail(status.message());
+      if (shared_.calls.status().ok() && shared_.calls.behind_status().ok()) fail(status.message());
     }
     if (!stage_.poll_end()) break;
     changed = true;

@@ -36,36 +36,18 @@ void Collectives::start(TimeNs now) noexcept {
   if (busy_) begin_piece(now);
 }
 
-Status Collectives::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) {
-  if (root.value >= options_.world_size)
-    return {StatusCode::kInvalidArgument,
-            error_prefix(options_) + "broadcast from rank " + std::to_string(root.value) +
-                ": the world has ranks 0 to " + std::to_string(options_.world_size - 1)};
-  if (buffer == nullptr && bytes != 0)
-    return {StatusCode::kInvalidArgument, error_prefix(options_) + "broadcast of " +
-                                              std::to_string(bytes) + " bytes to a null buffer"};
-  return begin_call(true, root, buffer, bytes, now);
-}
-
-Status Collectives::barrier(TimeNs now) { return begin_call(false, Rank{}, nullptr, 0, now); }
-
-Status Collectives::begin_call(bool is_broadcast, Rank root, void* buffer, std::size_t bytes,
-                               TimeNs now) {
-  if (busy_)
-    return {StatusCode::kBusy, error_prefix(options_) +
-                                   "a collective was called before the last one was done (" +
-                                   describe_step() + "): wait for it first"};
+void Collectives::begin_call(std::optional<Rank> root, void* buffer, std::size_t bytes,
+                             TimeNs now) {
+  CHECK(!busy_ && (!root || root->value < options_.world_size));
   CHECK(offset_ == bytes_);  // the last call is over
   busy_ = true;
-  is_broadcast_ = is_broadcast;
-  root_ = root;
+  root_ = root.value_or(Rank{});
   buffer_ = static_cast<std::uint8_t*>(buffer);
   bytes_ = bytes;
   offset_ = 0;
   since_barrier_ = 0;
   failure_ = {};
   if (started_) begin_piece(now);
-  return {};
 }
 
 // The next step of the call: data while there is some and the window allows, else a barrier.

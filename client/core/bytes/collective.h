@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -30,8 +31,11 @@ class Collectives final : public PieceStream {
   // The first step that this worker takes part in, and the one that is open.
   void join(Step first_step, Step open_step) noexcept;
   void start(TimeNs now) noexcept;  // all ranks have joined
-  Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now);
-  Status barrier(TimeNs now);
+  // None is under way, and there is such a rank. No root: a barrier.
+  void begin_call(std::optional<Rank> root, void* buffer, std::size_t bytes, TimeNs now);
+  // The call under way, by its step: "collective step 3, a broadcast step of 4096 bytes from rank
+  // 0"; empty: none.
+  std::string describe_call() const { return busy_ ? describe_step() : std::string(); }
 
   bool in_progress() const noexcept override { return busy_ && started_; }
   std::string describe(TimeNs now) const override;
@@ -41,8 +45,6 @@ class Collectives final : public PieceStream {
  private:
   void piece_done(bool lost, TimeNs now) override;
   void mismatch(const wire::Operation& other) override;
-  Status begin_call(bool is_broadcast, Rank root, void* buffer, std::size_t bytes, TimeNs now);
-  // "collective step 3, a broadcast step of 4096 bytes from rank 0"
   std::string describe_step() const;
   void begin_piece(TimeNs now) noexcept;
   bool is_root() const noexcept { return options_.rank == root_; }
@@ -51,7 +53,6 @@ class Collectives final : public PieceStream {
   bool started_ = false;
   bool busy_ = false;
   // The call under way.
-  bool is_broadcast_ = false;
   Rank root_{};
   std::uint8_t* buffer_ = nullptr;
   std::size_t bytes_ = 0;

@@ -40,12 +40,17 @@ Status Tensors::refuse(std::uint32_t tensor, const std::string& why) const {
           error_prefix(options_) + "tensor '" + layout_.tensor(tensor).name + "': " + why};
 }
 
+Status Tensors::check_exists(std::uint32_t tensor, const char* call) const {
+  if (tensor < rows_.size()) return {};
+  return {StatusCode::kInvalidArgument,
+          error_prefix(options_) + call + ": tensor " + std::to_string(tensor) +
+              " does not exist; the job has " + std::to_string(rows_.size()) + " tensors"};
+}
+
 Status Tensors::check(const Submission& submission) const {
+  if (!behind_.ok()) return behind_;
   const std::uint32_t tensor = submission.tensor;
-  if (tensor >= rows_.size())
-    return {StatusCode::kInvalidArgument,
-            error_prefix(options_) + "tensor " + std::to_string(tensor) +
-                " does not exist; the job has " + std::to_string(rows_.size()) + " tensors"};
+  if (Status status = check_exists(tensor, "submit"); !status.ok()) return status;
   const Row& row = rows_[tensor];
   DCHECK(row.in_flight <= row.asked);
   if (submission.output == nullptr) return refuse(tensor, "output is NULL");
@@ -80,6 +85,7 @@ void Tensors::accept(const Submission& submission, TimeNs now) noexcept {
 }
 
 Status Tensors::end_step() {
+  if (!behind_.ok()) return behind_;
   if (take_ended()) return {};
   if (filling_ > kLastStep)
     return {StatusCode::kExhausted, error_prefix(options_) +
@@ -189,6 +195,7 @@ void Tensors::begin_next_step() noexcept {
 }
 
 void Tensors::abandon() noexcept {
+  CHECK(!behind_.ok());
   for (Row& row : rows_) {
     if (row.in_flight != 0) {
       end_submission(row);
@@ -209,6 +216,7 @@ void Tensors::abandon() noexcept {
 void Tensors::resume(Step step) noexcept {
   CHECK(in_flight_count_ == 0 && !begun());
   CHECK(0 < step && step <= kLastStep);
+  behind_ = {};
   current_ = filling_ = step;
   for (Row& row : rows_) {
     row.asked = step - 1;

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "aggregator/base/status.h"
@@ -40,9 +41,11 @@ class Tensors {
   };
 
   // `first_step`: 1, but in tests of the last steps.
-  Tensors(const SessionOptions& options, const Layout& layout, Step first_step);
+  Tensors(const SessionOptions& options, const Layout& layout, Step first_step = 1);
 
   // ---- the application's side ----
+  // `call`: which call asks, for the text.
+  Status check_exists(std::uint32_t tensor, const char* call) const;
   // Whether accept() may follow: the index, the pointers, nothing in flight.
   Status check(const Submission& submission) const;
   Step next_step(std::uint32_t tensor) const noexcept { return rows_[tensor].asked + 1; }
@@ -57,6 +60,11 @@ class Tensors {
   std::uint32_t in_flight_count() const noexcept { return in_flight_count_; }
   // Its last submission was given up: see abandon().
   bool lost(std::uint32_t tensor) const noexcept { return rows_[tensor].lost; }
+  // What its output holds: never kDefault once the job is joined.
+  AveragingChoice averaging(std::uint32_t tensor) const noexcept { return rows_[tensor].averaging; }
+  void set_averaging(std::uint32_t tensor, AveragingChoice choice) noexcept {
+    rows_[tensor].averaging = choice;
+  }
   const Result& result(std::uint32_t tensor) const noexcept { return rows_[tensor].result; }
   // Its last submission, in flight or not, was for this step.
   Step last_asked(std::uint32_t tensor) const noexcept { return rows_[tensor].asked; }
@@ -96,7 +104,10 @@ class Tensors {
   // Precondition: all_done().
   void begin_next_step() noexcept;
 
-  // Gives up what is in flight; nothing can be asked before resume().
+  // Why nothing can be asked before resume(); ok while it can.
+  const Status& behind_status() const noexcept { return behind_; }
+  void fall_behind(Status why) noexcept { behind_ = std::move(why); }
+  // Gives up what is in flight. Precondition: behind.
   void abandon() noexcept;
   // All is as if step - 1 had just been done.
   void resume(Step step) noexcept;
@@ -108,6 +119,7 @@ class Tensors {
     Step in_flight = 0;     // that its submission is for; 0: none
     Part part = Part::kUnasked;
     bool lost = false;
+    AveragingChoice averaging{};
     Result result;
   };
 
@@ -122,6 +134,7 @@ class Tensors {
   const SessionOptions& options_;
   const Layout& layout_;
   std::vector<Row> rows_;
+  Status behind_;
   Step current_;
   Step filling_;              // that the application is submitting
   std::uint32_t filled_ = 0;  // tensors asked for in it

@@ -14,16 +14,15 @@ constexpr std::size_t kListedTensors = 5;
 
 }  // namespace
 
-GradientStream::GradientStream(const SessionOptions& options, Layout layout, Link& link,
-                               Step first_step)
+GradientStream::GradientStream(const SessionOptions& options, const Layout& layout,
+                               Tensors& tensors, Residuals& residuals, Link& link)
     : Stream(StreamId::kGradients, link),
       options_(options),
-      layout_(std::move(layout)),
-      tensors_(options, layout_, first_step),
-      averaging_(layout_.tensor_count()),
+      layout_(layout),
+      tensors_(tensors),
+      residuals_(residuals),
       averages_(layout_.tensor_count()),
       gradient_priorities_(layout_.tensor_count()),
-      residuals_(layout_, options.prune, options.executor),
       late_(link.counters, layout_, residuals_) {
   if (options.trace) trace_.enable(layout_.tensor_count());
 }
@@ -45,12 +44,12 @@ void GradientStream::join(const wire::Accept& accept) {
     departures_[shard] = Ring<Departure>(departures);
   recovery_.emplace(layout_.chunk_count(), accept.shards, layout_.first_chunks());
   const PolicyOptions policy = accept.policy;
-  default_averaging_ = resolved(options_.averaging, policy);
+  const AveragingChoice averaging = resolved(options_.averaging, policy);
   for (std::uint32_t tensor = 0; tensor < layout_.tensor_count(); ++tensor) {
     const bool is_sum = layout_.result_dtype(tensor) == Dtype::kFloat32;
-    averaging_[tensor] = !layout_.tensor(tensor).relayed ? default_averaging_
-                         : is_sum                        ? AveragingChoice::kSum
-                                                         : AveragingChoice::kWeight;
+    tensors_.set_averaging(tensor, !layout_.tensor(tensor).relayed ? averaging
+                                   : is_sum                        ? AveragingChoice::kSum
+                                                                   : AveragingChoice::kWeight);
   }
   if (!policy.tolerates_stragglers()) return;
   arena_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
@@ -58,9 +57,10 @@ void GradientStream::join(const wire::Accept& accept) {
   first_step_ =
       std::max<Step>(1, accept.first_steps[static_cast<std::size_t>(StreamId::kGradients)]);
   if (accept.rejoined != 0)
-    behind_ = {StatusCode::kBehind, error_prefix(options_) +
-                                        "this rank has joined a job that runs and needs the "
-                                        "state of another rank first (resync)"};
+    tensors_.fall_behind({StatusCode::kBehind,
+                          error_prefix(options_) +
+                              "this rank has joined a job that runs and needs the state of another "
+                              "rank first (resync)"});
 }
 
 void GradientStream::start(TimeNs now) noexcept {
@@ -69,40 +69,7 @@ void GradientStream::start(TimeNs now) noexcept {
   last_progress_ns_ = now;
 }
 
-// ---- the application's side ----
-
-Status GradientStream::submit(const Submission& submission, TimeNs now) {
-  if (!behind_.ok()) return behind_;
-  Status status = tensors_.check(submission);
-  if (status.ok() && !submission.contribute) status = check_catch_up(submission);
-  CHECK(submission.wanted || !tolerant());
-  CHECK(!status.ok() || residuals_.is_far(submission.tensor) == (submission.far != nullptr));
-  if (status.ok()) tensors_.accept(submission, now);
-  return status;
-}
-
-Status GradientStream::check_catch_up(const Submission& submission) const {
-  const auto refuse = [&](const std::string& why) -> Status {
-    return {StatusCode::kInvalidArgument, error_prefix(options_) + "tensor '" +
-                                              layout_.tensor(submission.tensor).name + "': " + why};
-  };
-  if (!tolerant())
-    return refuse(
-        "a synchronous job waits for every rank, so there is nothing to catch up with; submit a "
-        "gradient");
-  const Step step = tensors_.next_step(submission.tensor);
-  // With a late gradient to give, it says what it has for every chunk.
-  if (step > kFullSteps || open_step() > step || late_.waiting()) return {};
-  return refuse("step " + std::to_string(step) + " waits for every rank, as the first " +
-                std::to_string(kFullSteps) + " steps of a job do; submit a gradient");
-}
-
-void GradientStream::set_averaging(std::uint32_t tensor, AveragingChoice choice) noexcept {
-  CHECK(recovery_ && tensor < averaging_.size() && !tensors_.in_flight(tensor));
-  averaging_[tensor] = choice == AveragingChoice::kDefault ? default_averaging_ : choice;
-}
-
-Status GradientStream::end_step() { return behind_.ok() ? tensors_.end_step() : behind_; }
+// ---- the application's calls ----
 
 bool GradientStream::schedule_next(TimeNs now) {
   const auto ready = std::find_if(measuring_.begin(), measuring_.end(), [&](std::uint32_t tensor) {

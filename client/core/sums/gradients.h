@@ -34,8 +34,9 @@ inline constexpr Priority kNilPriority = 0;  // without data: others may wait fo
 
 class GradientStream final : public Stream {
  public:
-  // `first_step`: 1, but in tests of the last steps.
-  GradientStream(const SessionOptions& options, Layout layout, Link& link, Step first_step = 1);
+  // All outlive it.
+  GradientStream(const SessionOptions& options, const Layout& layout, Tensors& tensors,
+                 Residuals& residuals, Link& link);
 
   // The shards and the policy are known: schedulers, recovery, arena and late buffer are built.
   // `rejoined`: the job runs already, so another rank's state is needed first.
@@ -43,16 +44,7 @@ class GradientStream final : public Stream {
   // All ranks have joined: what was submitted so far may leave.
   void start(TimeNs now) noexcept;
 
-  // ---- the application's side ----
-  Status submit(const Submission& submission, TimeNs now);
-  Status end_step();
-  bool take_ended_step() noexcept { return tensors_.take_ended(); }
-  const Tensors& tensors() const noexcept { return tensors_; }
-  const Layout& layout() const noexcept { return layout_; }
-  AveragingChoice default_averaging() const noexcept { return default_averaging_; }
-  // What the tensor's output holds from its next submission on; kDefault: what the job's does.
-  // Precondition: joined, and the tensor is not in flight.
-  void set_averaging(std::uint32_t tensor, AveragingChoice choice) noexcept;
+  // ---- the application's calls, which Calls has accepted ----
   // Hands the chunks of the next tensor that was submitted to the scheduler, or first has measured
   // what of it leaves. A call of the application does not: it would take as long as the tensor is
   // big. False: there was nothing to do.
@@ -74,8 +66,11 @@ class GradientStream final : public Stream {
   // Everything that is finished is applied here, and nothing waits to be requeued.
   bool up_to_date() const noexcept { return current_step() >= known_open_ && !late_.waiting(); }
   std::uint32_t waiting_late_chunks() const noexcept { return late_.waiting_count(); }
-  // Why nothing can be submitted before resume(); ok while it can.
-  const Status& behind_status() const noexcept { return behind_; }
+  // A worker without a gradient for the step need not give one: not every rank's is waited for.
+  bool may_catch_up(Step step) const noexcept {
+    // With a late gradient to give, it says what it has for every chunk.
+    return step > kFullSteps || open_step() > step || late_.waiting();
+  }
   // Gives the step under way up, and all that waits.
   void fall_behind(Status why);
   // Nothing is contributed any more: what waits to be requeued is given up.
@@ -120,8 +115,6 @@ class GradientStream final : public Stream {
     return scheduler_ ? scheduler_->describe_plan() : std::string();
   }
   TensorTrace& trace() noexcept { return trace_; }
-  Residuals& residuals() noexcept { return residuals_; }
-  const Residuals& residuals() const noexcept { return residuals_; }
 
  private:
   using Part = Tensors::Part;
@@ -139,7 +132,6 @@ class GradientStream final : public Stream {
   };
 
   // gradients.cc
-  Status check_catch_up(const Submission& submission) const;
   void schedule(std::uint32_t tensor, TimeNs now);
   bool is_measured() const noexcept;  // of what was measured, something waits to be scheduled
   void schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept;
@@ -228,10 +220,9 @@ class GradientStream final : public Stream {
   void add_to_report(const wire::Packet& packet, ChunkIndex chunk, std::uint16_t members) noexcept;
 
   const SessionOptions& options_;
-  const Layout layout_;
-  Tensors tensors_;
-  AveragingChoice default_averaging_{};        // resolved, once joined
-  std::vector<AveragingChoice> averaging_;     // by tensor, likewise
+  const Layout& layout_;
+  Tensors& tensors_;
+  Residuals& residuals_;
   std::vector<Average> averages_;              // by tensor
   std::vector<Priority> gradient_priorities_;  // by tensor, of its last gradient
   std::optional<Scheduler> scheduler_;
@@ -253,7 +244,6 @@ class GradientStream final : public Stream {
   TimeNs last_progress_ns_ = 0;
   // Jobs that tolerate stragglers.
   std::optional<ReceiveArena> arena_;
-  Residuals residuals_;
   LateChunks late_;
   Step known_open_ = 0;  // newest step that a packet said is open
   Step first_step_ = 1;  // that this worker may contribute to
@@ -263,8 +253,7 @@ class GradientStream final : public Stream {
   // It has come to a step, and the appliance, which counts on two ranks inside the window, would
   // hear of that only when the next gradient is finished.
   bool tell_reached_ = false;
-  bool closed_ = false;  // the appliance has closed the step under way
-  Status behind_;
+  bool closed_ = false;     // the appliance has closed the step under way
   StepReport open_report_;  // of the step under way
   std::array<StepReport, kReportedSteps> reports_;
   alignas(64) float scratch_[kMaxChunkBytes];  // an element of int8 is a byte of a chunk

@@ -13,7 +13,8 @@ namespace sluice::client {
 
 Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   const auto& body = packet.body<wire::Answer>();
-  if (!started_ || body.step != current_step() || !behind_.ok()) return Verdict::kProbe;
+  if (!started_ || body.step != current_step() || !tensors_.behind_status().ok())
+    return Verdict::kProbe;
   const ChunkIndex first = body.block * kChunksPerBlock;
   if (body.block >= kMaxChunks / kChunksPerBlock || first >= layout_.chunk_count())
     return Verdict::kBadChunk;
@@ -59,7 +60,7 @@ void GradientStream::advance_open_step(Step open_step, TimeNs now) noexcept {
   known_open_ = open_step;
   // What is on its way to the step under way may be counted there, however far the others are.
   if (!tensors_.begun()) late_.expire(std::max(current_step(), known_open_));
-  if (closed_ || !behind_.ok() || known_open_ <= current_step()) return;
+  if (closed_ || !tensors_.behind_status().ok() || known_open_ <= current_step()) return;
   CHECK(started_);
   closed_ = true;
   recovery_->close_step(now + kIdleProbeInterval);
@@ -86,6 +87,7 @@ void GradientStream::fall_behind(Status why) {
     if (has_data(tensor) && residuals_.covers(tensor)) discard_unknown(tensor);
     link_.events.push({.kind = Event::Kind::kTensorLost, .tensor = tensor, .status = why});
   }
+  tensors_.fall_behind(std::move(why));
   tensors_.abandon();
   std::fill(averages_.begin(), averages_.end(), Average{});
   late_.discard_all();
@@ -96,18 +98,16 @@ void GradientStream::fall_behind(Status why) {
   scheduled_count_ = 0;
   finished_ = 0;
   tell_reached_ = false;
-  behind_ = std::move(why);
 }
 
 void GradientStream::resume(Step step, TimeNs now) noexcept {
-  CHECK(!behind_.ok() && !late_.waiting());
+  CHECK(!tensors_.behind_status().ok() && !late_.waiting());
   CHECK(scheduled_count_ == 0 && finished_ == 0);
   tensors_.resume(step);
   link_.counters.steps_done = step - 1;
   closed_ = known_open_ > step;
   last_progress_ns_ = now;
   relearn();
-  behind_ = {};
   tell_reached_ = true;
 }
 

@@ -31,7 +31,7 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
   const Step current = current_step();
   const auto& body = packet.body<wire::ResultHeader>();
   if (!started_) return Verdict::kNotStarted;
-  if (body.step > current || !behind_.ok()) {
+  if (body.step > current || !tensors_.behind_status().ok()) {
     passed_ = std::max(passed_, Step{body.step});
     return Verdict::kTooNew;
   }
@@ -199,7 +199,7 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
     average.any_data = true;
     FarTensor* const far = tensors_.submission(span.tensor).far;
     if (wants_average(span.tensor) && far != nullptr) {
-      const Scaling scaling = scaling_of(result.summed, averaging_[span.tensor]);
+      const Scaling scaling = scaling_of(result.summed, tensors_.averaging(span.tensor));
       far->keep_result(chunk - layout_.first_chunk(span.tensor), result.payload, scaling.factor,
                        scaling.divisor);
       finite &= scaling.defined;
@@ -211,7 +211,7 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
       const auto payload =
           result.is_entry ? expanded(result.payload, span.elem_count, wire) : result.payload;
       finite &= write_average(output, payload, span.elem_count, dtype, wire, result.summed,
-                              averaging_[span.tensor], scratch_);
+                              tensors_.averaging(span.tensor), scratch_);
       // Results come mostly in order.
       const std::size_t bytes = span.elem_count * dtype_bytes(dtype);
       if (chunk + 1 != layout_.first_chunk(span.tensor + 1))

@@ -236,13 +236,15 @@ TEST(Session, BarrierPassesWithTheResultAndComparesTheCollective) {
 TEST(GradientStream, EndsWithAnErrorBeforeItsStepNumbersWrap) {
   const SessionOptions options = Scripted::default_options();
   Link link(16);
-  GradientStream stream(options, Layout::create({{"w", 8, Dtype::kFloat32}}, 64).value(), link,
-                        UINT32_MAX - 1);
+  const Layout layout = Layout::create({{"w", 8, Dtype::kFloat32}}, 64).value();
+  Tensors tensors(options, layout, UINT32_MAX - 1);
+  Residuals residuals(layout, options.prune, nullptr);
+  GradientStream stream(options, layout, tensors, residuals, link);
   link.flows.assign(1, Flow(64));
   stream.join({.shards = 1});
   stream.start(kSecond);
   Tensor tensor(1, 8);
-  ASSERT_TRUE(stream.submit(of(tensor), kSecond).ok());
+  tensors.accept(of(tensor), kSecond);
   EXPECT_TRUE(stream.schedule_next(kSecond));
   std::vector<std::uint8_t> buffer(kMaxDatagramBytes);
   Transmit transmit;
