@@ -85,6 +85,14 @@ def test_a_rank_that_another_one_has_lost_is_named_with_its_own_status(tmp_path)
     assert "rank 1 (pid " in second and "exited with status 3; stopping rank 2" in second
 
 
+def test_what_a_rank_prints_last_does_not_make_it_one_that_has_lost_another(tmp_path):
+    done = launch(tmp_path, "import os, sys, time\n"
+                  "if os.environ['RANK'] != '0': time.sleep(60)\n"
+                  "print('sluice.errors.PeerLost: rank 1', file=sys.stderr); sys.exit(3)\n")
+    assert done.returncode == 3 and "exited with status 3" in done.stderr
+    assert done.stderr.count("sluice launch: ") == 1
+
+
 def test_a_killed_rank_is_reported_with_the_signal(tmp_path):
     done = launch(tmp_path, "import os, time\n"
                   "if os.environ['RANK'] == '2': os.kill(os.getpid(), 9)\n"

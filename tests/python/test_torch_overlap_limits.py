@@ -203,15 +203,17 @@ attachment.job.error = sluice.PeerLost("rank 1 has left") if {lost} else None
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_the_exit_status_says_that_the_last_step_is_missing(lost):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((
-        os.environ["PYTHONPATH"], os.path.dirname(__file__)))}
+def test_the_exit_status_says_that_the_last_step_is_missing(lost, tmp_path):
+    report = tmp_path / "report"  # for `launch`
+    environment = {**os.environ, "SLUICE_LAUNCH_REPORT": str(report), "PYTHONPATH": os.pathsep.join(
+        (os.environ["PYTHONPATH"], os.path.dirname(__file__)))}
     ended = subprocess.run([sys.executable, "-c", ENDS.format(lost=lost)], env=environment,
                            capture_output=True, text=True, timeout=120)
     assert (ended.returncode != 0) == lost, ended.stderr
     assert ended.stdout == "trained\nafter\n"
     text = "sluice.errors.PeerLost: the last step is missing in 8 of 8 parameters: rank 1 has left"
     assert (text in ended.stderr) == lost, ended.stderr
+    assert not lost or report.read_text() == "PeerLost"
 
 
 def test_an_interrupted_wait_can_be_repeated(monkeypatch):

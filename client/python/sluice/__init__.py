@@ -8,6 +8,7 @@
 Importing this package needs neither torch nor NumPy nor DPDK; libsluice is loaded at first use.
 """
 
+from sluice import _exit_status
 from sluice._abi import VERSION as __version__
 from sluice._options import Options
 from sluice._policy import Policy
@@ -23,3 +24,5 @@ __all__ = [
     "InvalidArgument", "IoError", "Job", "LibraryNotFound", "NotFound", "Options", "PeerLost",
     "Policy", "Refused", "Result", "State", "StepReport", "Store", "TimedOut",
     "Unreachable", "__version__"]
+
+_exit_status.report_to_launcher()

@@ -8,14 +8,16 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
+from sluice import errors
+from sluice._exit_status import REPORT
 from sluice._processes import Child, describe_exit, signal_name, stop_all
 
 _READ_BYTES = 65536
 _DRAIN_S = 1.0  # for output that is still in the pipe when a rank has ended
 _CAUSE_S = 3.0  # for the end of a rank that another one, whose error this is, has lost
-_LOST_ANOTHER = "sluice.errors.PeerLost: "
 # Before a rank is started again. The appliance gives a rank to another process once the old one was
 # silent for 3 s, whether it noticed its death or not.
 RESTART_DELAY_S = 4.0
@@ -139,6 +141,7 @@ class Launcher:
         self._limit_s = limit_s
         self._signal = None
         self._children = []  # all that were ever started
+        self._reports = None  # the folder where each process says which exception ends it
         self._selector = selectors.DefaultSelector()
         self._err = Printer(stderr or sys.stderr)
         self._out = Printer(stdout or sys.stdout)
@@ -151,27 +154,29 @@ class Launcher:
         for good (128 + number for a signal; 124 when the ranks ran longer than `limit_s`)."""
         handlers = {number: signal.signal(number, self._on_signal)
                     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        try:
-            for rank in self._ranks:
-                self._start(rank)
-            return self._watch()
-        finally:
-            stop_all(self._children, grace_s=self._grace_s)
-            self._drain(time.monotonic() + _DRAIN_S)
-            self._out.end_bar()
-            self._err.end_bar()
-            self._selector.close()
-            for child in self._children:
-                child.popen.stdout.close()
-                child.popen.stderr.close()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        with tempfile.TemporaryDirectory(prefix="sluice-launch-") as self._reports:
+            try:
+                for rank in self._ranks:
+                    self._start(rank)
+                return self._watch()
+            finally:
+                stop_all(self._children, grace_s=self._grace_s)
+                self._drain(time.monotonic() + _DRAIN_S)
+                self._out.end_bar()
+                self._err.end_bar()
+                self._selector.close()
+                for child in self._children:
+                    child.popen.stdout.close()
+                    child.popen.stderr.close()
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
 
     def _on_signal(self, number, _frame):
         self._signal = number
 
     def _start(self, rank):
-        environment = {**rank.environment, "SLUICE_RESTART_COUNT": str(rank.restarts)}
+        environment = {**rank.environment, "SLUICE_RESTART_COUNT": str(rank.restarts),
+                       REPORT: self._report_of(rank)}
         rank.child = Child(rank.command, env=environment, stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self._children.append(rank.child)
@@ -239,8 +244,14 @@ class Launcher:
         """Would be stopped before it says why it ends, if it takes longer for that."""
         if self._keep_going or rank.restarts < self._restart:
             return False
-        self._drain(time.monotonic() + 0.2)
-        return any(pipe.last_line.startswith(_LOST_ANOTHER) for pipe in rank.pipes)
+        try:
+            with open(self._report_of(rank)) as file:
+                return file.read() == errors.PeerLost.__name__
+        except FileNotFoundError:
+            return False
+
+    def _report_of(self, rank):
+        return os.path.join(self._reports, f"{rank.rank}.{rank.restarts}")
 
     def _await_ends(self, limit_s):
         """Of all ranks, or a signal."""
