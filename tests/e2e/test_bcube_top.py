@@ -1,4 +1,4 @@
-"""`top` at the pages of a BCube's real appliances: what it reads off the names of the lanes' jobs,
+"""`top` at the pages of a BCube's real appliances: what it reads off the names of the legs' jobs,
 which the client gives them (client/bcube/relay_lanes.cc). Without appliances: at the workers'."""
 
 import re
@@ -15,12 +15,13 @@ pytest.importorskip("rich")
 prometheus = pytest.importorskip("prometheus_client.parser")
 
 from rich.console import Console  # noqa: E402
-from sluice import _top_boxes, _top_model  # noqa: E402
+from sluice import _top_model, _top_pages, _top_view  # noqa: E402
+from sluice.bcube import Leg  # noqa: E402
 
 JOB = "cnn.t1.v2"  # as if it were half a lane's name
 PLACES = [(level, switch) for level in range(2) for switch in range(2)]
 # Of the switches of a level: thread, stage, way. Thread t begins at level t and turns at its last.
-LANES = {0: [(0, 0, "up"), (0, 0, "down"), (1, 1, "turn")],
+LEGS = {0: [(0, 0, "up"), (0, 0, "down"), (1, 1, "turn")],
          1: [(0, 1, "turn"), (1, 0, "up"), (1, 0, "down")]}
 
 
@@ -68,7 +69,11 @@ def test_without_appliances_the_workers_pages_are_one_job_and_show_its_detours()
 
 def scrape(cube, level, switch):
     families = prometheus.text_string_to_metric_families(cube.page(level, switch))
-    return _top_model.Scrape(list(families), time.monotonic())
+    return _top_pages.Scrape(list(families), time.monotonic())
+
+
+def view_since(cube, before, place):
+    return _top_model.view(_top_pages.Span(scrape(cube, *place), before[place]))
 
 
 @pytest.fixture(scope="module")
@@ -95,32 +100,32 @@ def views(training):
             r'^sluice_job_step{job="[^"]*\.s\d\..*} (\d+)$', training.page(*place), re.M)]
         return len(steps) == 3 * len(PLACES) and min(steps) > 5
 
-    wait_until(have_stepped, 20, "steps of all lanes")
+    wait_until(have_stepped, 20, "steps of all legs")
     before = {place: scrape(training, *place) for place in PLACES}
     time.sleep(1)
-    return {place: _top_model.view(scrape(training, *place), before[place]) for place in PLACES}
+    return {place: view_since(training, before, place) for place in PLACES}
 
 
 @pytest.mark.parametrize("level, switch", PLACES)
-def test_lanes_of_a_real_switch_have_level_thread_stage_and_way(views, level, switch):
+def test_legs_of_a_real_switch_have_level_thread_stage_and_way(views, level, switch):
     view = views[level, switch]
     assert view.jobs == [], "each of its jobs is the BCube's"
     cube, = view.cubes
     assert (cube.name, cube.level, cube.levels) == (JOB, level, 2)
-    assert [(lane.thread, lane.stage, lane.way) for lane in cube.lanes] == LANES[level]
-    for lane in cube.lanes:
-        assert lane.job.state == "running" and lane.job.step > 5 and lane.job.step_rate > 1
-        assert (lane.job.members, lane.job.world_size) == (2, 2)
+    assert [(leg.thread, leg.stage, leg.way) for leg in cube.legs] == LEGS[level]
+    for leg in cube.legs:
+        assert leg.job.state == "running" and leg.job.step > 5 and leg.job.step_rate > 1
+        assert (leg.job.members, leg.job.world_size) == (2, 2)
     assert (cube.meeting.members, cube.meeting.world_size) == (2, 2)
 
 
 def whole(views_by_place):
     """What `top` shows of these appliances; of one without a view, that it does not answer."""
-    boxes = [_top_boxes.Box(f"box{level}{switch}", view, "" if view else "no answer", 9)
+    boxes = [_top_model.Page(f"box{level}{switch}", view, "" if view else "no answer", 9)
              for (level, switch), view in views_by_place.items()]
     console = Console(markup=False, emoji=False, highlight=False, width=120)
     with console.capture() as captured:
-        console.print(_top_boxes.frame(boxes, 120, None))
+        console.print(_top_view.frame(boxes, 120))
     return captured.get()
 
 
@@ -131,16 +136,25 @@ def test_the_pages_of_all_switches_are_one_job_that_knows_its_switches_and_worke
         row = re.search(rf"^ +{level}-{switch}  box{level}{switch} +\d+ .* worker (\d)  ", text,
                         re.M)
         assert row and int(row[1]) in training.cube.servers_of(level, switch), text
-        for thread, stage, way in LANES[level]:
+        for thread, stage, way in LEGS[level]:
             assert re.search(rf"^ +{thread} +{stage}  {way} +{level} +\d+ ", text, re.M), text
 
 
 def test_top_at_one_real_switch_shows_level_thread_stage_and_way(training):
     text = training.run_at_switch(1, 0, [sys.executable, "-B", "-m", "sluice", "top", "--once",
                                          "--interval", "0.5"])
-    assert f"{JOB}  BCube, level 1 of 2  2 of 2 servers of the switch" in text
-    for thread, stage, way in LANES[1]:
-        assert re.search(rf"^ +{thread} +{stage}  {way} +\d+ ", text, re.M), text
+    assert f"{JOB}  BCube(2, 2)  1 of 4 switches answer here" in text
+    assert re.search(r"^ +1-0 ", text, re.M) and "workers are here" not in text
+    for thread, stage, way in LEGS[1]:
+        assert re.search(rf"^ +{thread} +{stage}  {way} +1 +\d+ ", text, re.M), text
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_names_of_all_jobs_at_a_real_switch_are_those_of_legs(training, place):
+    names = [name for name, in scrape(training, *place).rows("sluice_job_members", "job")]
+    assert len(names) == 7, names  # three sums, the meeting, and three for the standby
+    for name in names:
+        assert str(Leg.of(name)) == name and Leg.of(name).job == JOB
 
 
 def test_a_real_switch_that_stands_in_for_another_is_shown_as_such(training):
@@ -150,11 +164,12 @@ def test_a_real_switch_that_stands_in_for_another_is_shown_as_such(training):
     before = {place: scrape(training, *place) for place in left}
 
     def view(place):
-        return _top_model.view(scrape(training, *place), before[place])
+        return view_since(training, before, place)
 
     wait_until(lambda: (spare := view((1, 1)).cubes[0].spare) and spare.step > 5, 20,
                "steps at the switch that stands in")
     views = {place: view(place) for place in left}
     assert [each.jobs for each in views.values()] == [[]] * 3
     assert views[1, 1].cubes[0].stands_in_for == 0
-    assert re.search(r"^ +1-1  box11 .* stands in for 1-0 *$", whole(views), re.M), whole(views)
+    text = whole(views)
+    assert re.search(r"^ +1-1  box11 .* has stood in for 1-0: \d+", text, re.M), text

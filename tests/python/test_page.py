@@ -20,21 +20,16 @@ from sluice import _library, _page, _settings, bcube, errors
 from sluice.launch import free_port
 
 pytestmark = pytest.mark.usefixtures("library")
-parser = pytest.importorskip("prometheus_client.parser")
+pytest.importorskip("prometheus_client.parser")
 pytest.importorskip("rich")
 
-from rich.console import Console  # noqa: E402
-from sluice import _top_boxes, _top_model, _top_workers  # noqa: E402
 from test_top import run_top  # noqa: E402
+from top_page import frame, scraped, shown, view  # noqa: E402
 
 
 def _fetch(place):
     with urllib.request.urlopen(f"http://{place}/metrics", timeout=10) as answer:
         return answer.read().decode()
-
-
-def _scrape(text, time_s=0.0):
-    return _top_model.Scrape(parser.text_string_to_metric_families(text), time_s)
 
 
 # ---- where it is ----
@@ -85,7 +80,7 @@ def test_the_page_has_every_counter_of_every_job_while_it_lasts(address, place, 
         job.end_step()
         job.wait_step()
         job.barrier()
-        found, stats = _scrape(_fetch(place)), job.stats()
+        found, stats = scraped(_fetch(place)), job.stats()
         job.barrier()
         labels = {"job": 'a "b"\\/2', "rank": str(job.rank)}
         for name in ("steps_done", "nil_contributions", "late_chunks"):
@@ -101,7 +96,7 @@ def test_the_page_has_every_counter_of_every_job_while_it_lasts(address, place, 
         assert counters == len(stats) - 4, "all but those of the transports"
 
     on_all_ranks(work, 2, address, job='a "b"\\', ordinal=2)
-    assert _scrape(_fetch(place)).rows("sluice_worker_jobs") == {(): 0}
+    assert scraped(_fetch(place)).rows("sluice_worker_jobs") == {(): 0}
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"http://{place}/", timeout=10)
 
@@ -120,7 +115,7 @@ def test_who_is_waited_for_is_named_by_its_rank_also_over_a_bcube(tmp_path):
         deadline_s = time.monotonic() + 20
         while job.rank != 3 and not late.is_set() and time.monotonic() < deadline_s:
             known[job.rank] = {int(missing) for missing, in
-                               _scrape(_page._text([job])).rows("sluice_worker_missing", "missing")}
+                               scraped(_page._text([job])).rows("sluice_worker_missing", "missing")}
             if known.get(1) == known.get(2) == {3} and known.get(0) and known[0] <= {1, 2}:
                 named.set()
                 late.set()
@@ -208,20 +203,13 @@ class _Fake:
 
 def _box(rank, problem="", steps=30, **values):
     """As it was and four seconds later."""
-    pages = [_scrape(_page._text([_Fake(rank, number, **values)]), time_s)
+    pages = [scraped(_page._text([_Fake(rank, number, **values)]), time_s)
              for number, time_s in ((steps, 104), (10, 100))]
-    return _top_boxes.Box(f"w{rank}:9600", _top_workers.view(*pages), problem, 12)
-
-
-def _frame(boxes, columns=120):
-    console = Console(markup=False, emoji=False, highlight=False, width=columns)
-    with console.capture() as captured:
-        console.print(_top_workers.frame(boxes, columns))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    return shown(f"w{rank}:9600", view(*pages), problem, 12)
 
 
 def test_workers_of_a_bcube_are_one_job_by_worker_thread_and_level():
-    text = _frame([_box(rank) for rank in range(4)])
+    text = frame([_box(rank) for rank in range(4)], 120)
     assert text.startswith("cnn  BCube(2, 2)  4 of 4 workers answer here\n")
     for rank in range(4):
         assert re.search(rf"^ +{rank}  w{rank}:9600 +30 +5  160 kb/s  320 kb/s +0 +0$", text, re.M)
@@ -232,7 +220,7 @@ def test_workers_of_a_bcube_are_one_job_by_worker_thread_and_level():
 
 
 def test_retransmissions_and_detours_are_said_by_worker_thread_and_level():
-    text = _frame([_box(0), _box(1, again=7), _box(2, detoured=1)])
+    text = frame([_box(0), _box(1, again=7), _box(2, detoured=1)], 120)
     assert re.search(r"^ +1  w1:9600 .* 28 +0$", text, re.M), text
     assert re.search(r"^ +2  w2:9600 .* 4 lanes detoured$", text, re.M), text
     assert re.search(r"^ +1 +0 +1 .* 7 +0  rank 1  1 lane detoured$", text, re.M), text
@@ -240,9 +228,9 @@ def test_retransmissions_and_detours_are_said_by_worker_thread_and_level():
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_who_waits_for_whom_and_who_does_not_answer(columns):
-    text = _frame([_box(0, missing=[2], stalled_s=3.1), _box(1, problem="no answer (timed out)"),
+    text = frame([_box(0, missing=[2], stalled_s=3.1), _box(1, problem="no answer (timed out)"),
                    _box(2), _box(3, works=False),
-                   _top_boxes.Box("away:9600", None, "no answer (refused)", 3)], columns)
+                   shown("away:9600", None, "no answer (refused)", 3)], columns)
     assert text.startswith("w1:9600: no answer (timed out), numbers are 12.0 s old\n"
                            "away:9600: no answer (refused), never seen\n"
                            "cnn  BCube(2, 2)  3 of 4 workers answer here\n")
@@ -254,7 +242,7 @@ def test_who_waits_for_whom_and_who_does_not_answer(columns):
 
 
 def test_of_an_ordinary_job_there_is_one_part():
-    text = _frame([_box(0, parts=1)])
+    text = frame([_box(0, parts=1)], 120)
     assert text.startswith("cnn  1 of 4 workers answer here\n")
     assert len(re.findall(r"^ +0 +0 +0 +40.0 kb/s", text, re.M)) == 1, text
 

@@ -18,11 +18,9 @@ import time
 
 import pytest
 
-from prometheus_client.parser import text_string_to_metric_families
-from rich.console import Console
-from top_page import page, scrape
+from top_page import page, printed, scrape, scraped, view
 
-from sluice import _top_live, _top_model, _top_text, top
+from sluice import _top_model, _top_pages, _top_text, top
 from sluice.launch import free_port
 
 _TOP = [sys.executable, "-B", "-m", "sluice", "top"]
@@ -65,19 +63,18 @@ def run_top(*arguments, **environment):
 
 @pytest.mark.parametrize("share, expected", [(0.5, 2.0), (0.75, 3.0), (1.0, 4.0)])
 def test_a_quantile_is_linear_within_its_bucket(share, expected):
-    assert _top_model.quantile({1: 0, 2: 2, 4: 4, math.inf: 4}, share) == expected
+    assert _top_pages.quantile({1: 0, 2: 2, 4: 4, math.inf: 4}, share) == expected
 
 
 def test_a_quantile_of_nothing_is_unknown_and_one_beyond_the_buckets_is_the_last_bound():
-    assert _top_model.quantile({1: 0, math.inf: 0}, 0.5) is None
-    assert _top_model.quantile({}, 0.5) is None
-    assert _top_model.quantile({1: 1, math.inf: 9}, 0.5) == 1
+    assert _top_pages.quantile({1: 0, math.inf: 0}, 0.5) is None
+    assert _top_pages.quantile({}, 0.5) is None
+    assert _top_pages.quantile({1: 1, math.inf: 9}, 0.5) == 1
 
 
 def test_rates_are_differences_over_the_time_between_two_scrapes():
-    view = _top_model.view(scrape(104, step=31, late=70, dropped=27, received=3_000_000),
-                           scrape(100))
-    job = view.jobs[0]
+    found = view(scrape(104, step=31, late=70, dropped=27, received=3_000_000), scrape(100))
+    job = found.jobs[0]
     assert (job.name, job.state, job.step, job.step_rate) == ("digits", "running", 31, 5)
     assert (job.k, job.world_size, job.policy, job.late) == (3, 5, "fixed", "requeue")
     assert (job.noise_scale, job.signs_flipped) == (3.25, 0.49)
@@ -90,48 +87,41 @@ def test_rates_are_differences_over_the_time_between_two_scrapes():
     assert slow.included == pytest.approx(0.1) and slow.silent and slow.missing
     assert [rank.rank for rank in job.ranks[1:]] == [1, 0, 2], "the latest first"
     assert [rank.included for rank in job.ranks[1:]] == [1, 1, 1]
-    assert view.ports[0].rx_bits == 4_000_000 and view.ports[0].drop_rate == 5
-    assert [(drop.where, drop.reason, drop.rate) for drop in view.drops] == [
+    assert found.ports[0].rx_bits == 4_000_000 and found.ports[0].drop_rate == 5
+    assert [(drop.where, drop.reason, drop.rate) for drop in found.drops] == [
         ("appliance", "late", 10), ("port left", "tail_drop", 5)]
 
 
 def test_without_an_earlier_scrape_there_are_totals_and_no_rates():
     now = scrape(100)
-    job = _top_model.view(now, now).jobs[0]
+    job = view(now).jobs[0]
     assert (job.step_rate, job.ranks[0].late_rate, job.ranks[0].late) == (None, None, 30)
     assert job.ranks[0].included == pytest.approx(0.1)
 
 
 def test_counters_that_began_again_have_no_rate():
-    history = _top_live.History(10)
+    history = _top_pages.History(10)
     history.add(scrape(100, step=500, loops=5000))
     history.add(scrape(102, step=3, loops=10))
-    assert history.view().jobs[0].step_rate is None
-    job = _top_model.view(scrape(102, step=3), scrape(100, step=500)).jobs[0]
+    assert _top_model.view(history.span()).jobs[0].step_rate is None
+    job = view(scrape(102, step=3), scrape(100, step=500)).jobs[0]
     assert job.step_rate is None and job.ranks[1].included == 1, "a new job under the old name"
 
 
 def test_history_spans_its_window_and_no_more():
-    history = _top_live.History(10)
+    history = _top_pages.History(10)
     for time_s in range(0, 60, 2):
         history.add(scrape(time_s, step=11 + time_s))
-    assert history.view().span_s == 10 and history.view().jobs[0].step_rate == 1
+    assert history.span().seconds == 10 and _top_model.view(history.span()).jobs[0].step_rate == 1
 
 
 def test_without_reports_of_finished_gradients_the_lag_tells_who_is_late():
     now = scrape(100, gradient=None)
-    assert _top_model.view(now, now).jobs[0].ranks[0].behind_s == pytest.approx(0.005)
-
-
-def printed(view, columns=100, rows=None):
-    console = Console(markup=False, emoji=False, highlight=False, width=columns)
-    with console.capture() as captured:
-        console.print(_top_text.frame(view, columns, rows))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    assert view(now).jobs[0].ranks[0].behind_s == pytest.approx(0.005)
 
 
 def text_of(columns=100, rows=None, **values):
-    return printed(_top_model.view(scrape(104, **{"step": 31, **values}), scrape(100)), columns,
+    return printed(view(scrape(104, **{"step": 31, **values}), scrape(100)), columns,
                    rows)
 
 
@@ -165,8 +155,8 @@ def test_a_small_window_shows_the_latest_ranks_and_counts_the_rest(rows):
 
 
 def test_no_job_and_no_drop_are_said():
-    nothing = _top_model.Scrape(text_string_to_metric_families("sluice_jobs 0\n"), 1)
-    text = printed(_top_model.view(nothing, nothing), 80)
+    nothing = scraped("sluice_jobs 0\n")
+    text = printed(view(nothing), 80)
     assert "no job" in text and "no packet dropped" in text
 
 
@@ -262,7 +252,7 @@ class Terminal:
         return self.bytes.decode()
 
     def screen(self):
-        rows = re.split(r"\x1b\[\d+;1H", self.read().split("\x1b[1;1H")[-1])
+        rows = self.read().split("\x1b[H")[-1].split("\n")
         return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", row).rstrip() for row in rows]
 
     def wait_for(self, text, timeout_s=30):

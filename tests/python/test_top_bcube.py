@@ -1,4 +1,4 @@
-"""`python3 -m sluice top` at a BCube's switches, one or all: lanes by thread, stage and level."""
+"""`python3 -m sluice top` at a BCube's switches, one or all: its jobs there by thread and stage."""
 
 import contextlib
 import re
@@ -7,13 +7,11 @@ import time
 
 import pytest
 
-from prometheus_client.parser import text_string_to_metric_families
-from rich.console import Console
 from test_top import Served, Terminal, run_top
-from top_page import page
+from top_page import frame, page, printed, scraped, shown, view
 from tries import about_time, within
 
-from sluice import _top_boxes, _top_model, _top_text
+from sluice.bcube import Leg
 from sluice.launch import free_port
 
 
@@ -33,7 +31,7 @@ def _page(steps, other="other", ranks=None, **values):
 
 
 def _scrape(time_s, steps, **values):
-    return _top_model.Scrape(text_string_to_metric_families(_page(steps, **values)), time_s)
+    return scraped(_page(steps, **values), time_s)
 
 
 def _lanes(step, spare=1):
@@ -43,37 +41,47 @@ def _lanes(step, spare=1):
             "cnn.t1.s0.down": step}
 
 
-def _text(view, rows=None):
-    console = Console(markup=False, emoji=False, highlight=False, width=100)
-    with console.capture() as captured:
-        console.print(_top_text.frame(view, 100, rows))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+@pytest.mark.parametrize("leg", [
+    Leg("cnn", "up", 0, 1), Leg("cnn", "turn", 12, 3), Leg("cnn", "down", 1, 0),
+    Leg("cnn", "meeting"), Leg("cnn", "survey", switch=2), Leg("cnn", "vote", switch=10),
+    Leg("cnn", "spare", switch=0), Leg("cnn.t1.v2", "up", 0, 0), Leg("a.t0.s0.up", "meeting")])
+def test_the_name_of_a_leg_says_all_that_it_was_made_of(leg):
+    assert Leg.of(str(leg)) == leg
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn.t0.s1", "cnn.t0.s1.over", ".meeting", "cnn.spare",
+                                  "cnn.meeting.1", "cnn.t.s.up", "cnn.t0.s1.up.2"])
+def test_other_names_are_no_leg_s(name):
+    assert Leg.of(name) is None
 
 
 def test_jobs_of_a_bcube_are_one_with_the_level_that_their_names_tell():
-    view = _top_model.view(_scrape(104, _lanes(31), missing=()), _scrape(100, _lanes(11)))
-    assert [job.name for job in view.jobs] == ["other"]
-    cube, = view.cubes
+    found = view(_scrape(104, _lanes(31), missing=()), _scrape(100, _lanes(11)))
+    assert [job.name for job in found.jobs] == ["other"]
+    cube, = found.cubes
     assert (cube.name, cube.level, cube.levels) == ("cnn", 1, 2)
-    assert [(lane.thread, lane.stage, lane.way) for lane in cube.lanes] == [
+    assert [(leg.thread, leg.stage, leg.way) for leg in cube.legs] == [
         (0, 1, "turn"), (1, 0, "up"), (1, 0, "down")]
-    text = _text(view)
-    assert "cnn  BCube, level 1 of 2  4 of 5 servers of the switch" in text
-    assert re.search(r"^ +1 +0 +down +31 +5 +150 ms +rank 3 +785 ms$", text, re.M), text
+    text = printed(found)
+    assert "cnn  BCube(5, 2)  1 of 10 switches answer here" in text
+    assert re.search(r"^ +1-3  box +31 +5 +150 ms .*  4 of 5 workers are here$", text, re.M), text
+    assert re.search(r"^ +1 +0  down +1 +31 +5 +150 ms +worker 18 +785 ms$", text, re.M), text
     assert "stood in" not in text and "meeting" not in text
 
 
-def test_a_lane_says_whom_its_oldest_chunk_waits_for():
-    view = _top_model.view(_scrape(104, _lanes(31)), _scrape(100, _lanes(11)))
-    for rows in (None, 24):
-        assert re.search(r"^ +0 +1 +turn .* waits for rank 3$", _text(view, rows), re.M)
+@pytest.mark.parametrize("columns, rows", [(100, None), (80, 24)])
+def test_a_leg_says_whom_its_oldest_chunk_waits_for(columns, rows):
+    text = printed(view(_scrape(104, _lanes(31)), _scrape(100, _lanes(11))), columns, rows)
+    assert re.search(r"^ +0 +1  turn .* worker 18 .* MISSING$", text, re.M), text
 
 
-def test_a_switch_says_that_it_stands_in_for_another_and_that_it_has():
-    now = _top_model.view(_scrape(104, _lanes(31, spare=15)), _scrape(100, _lanes(11, spare=5)))
-    assert "has stood in for switch 2 of its level: 14 steps, now, 2.5 steps/s" in _text(now)
-    then = _top_model.view(_scrape(104, _lanes(31, spare=15)), _scrape(100, _lanes(11, spare=15)))
-    assert "has stood in for switch 2 of its level: 14 steps, not now" in _text(then)
+@pytest.mark.parametrize("before, said", [
+    (5, "1-2: 14 steps, 2.5 steps/s, 4 of 5 workers are here, stands in for 1-2"),
+    (15, "1-2: 14 steps, not now, 4 of 5 workers are here")])
+def test_a_switch_says_that_it_stands_in_for_another_and_that_it_has(before, said):
+    text = printed(view(_scrape(104, _lanes(31, spare=15), missing=()),
+                        _scrape(100, _lanes(11, spare=before))), 180)
+    assert re.search(rf"has stood in for {said}$", text, re.M), text
 
 
 def test_with_three_levels_a_switch_s_threads_are_in_three_stages():
@@ -83,14 +91,13 @@ def test_with_three_levels_a_switch_s_threads_are_in_three_stages():
             stage = (level - thread) % 3
             ways = ("turn",) if stage == 2 else ("up", "down")
             steps |= {f"cnn.t{thread}.s{stage}.{way}": 9 for way in ways}
-        cube, = _top_model.view(_scrape(1, steps), _scrape(0, steps)).cubes
-        assert (cube.level, cube.levels, len(cube.lanes)) == (level, 3, 5)
+        cube, = view(_scrape(1, steps), _scrape(0, steps)).cubes
+        assert (cube.level, cube.levels, len(cube.legs)) == (level, 3, 5)
 
 
 def test_a_job_that_is_named_alike_is_a_job():
-    now = _scrape(1, {"cnn.t0.s1.turn": 3, "cnn.spare.1": 4})
-    view = _top_model.view(now, now)
-    assert not view.cubes and len(view.jobs) == 3
+    found = view(_scrape(1, {"cnn.t0.s1.turn": 3, "cnn.spare.1": 4}))
+    assert not found.cubes and len(found.jobs) == 3
 
 
 # ---- several appliances ----
@@ -113,18 +120,9 @@ def _switch_page(level, index, step, *, stands_in=0, **values):
 def _box(level, index, problem="", **values):
     """As it was and four seconds later, twenty steps on."""
     stood = values.pop("stands_in", 0)
-    scrapes = [_top_model.Scrape(text_string_to_metric_families(
-        _switch_page(level, index, step, stands_in=count, **values)), time_s)
-               for step, count, time_s in ((11, stood // 2, 100), (31, stood, 104))]
-    return _top_boxes.Box(f"sw{level}{index}", _top_model.view(*reversed(scrapes)), problem,
-                          12 if problem else 0)
-
-
-def _whole(boxes, columns=120, rows=None):
-    console = Console(markup=False, emoji=False, highlight=False, width=columns)
-    with console.capture() as captured:
-        console.print(_top_boxes.frame(boxes, columns, rows))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    scrapes = [scraped(_switch_page(level, index, step, stands_in=count, **values), time_s)
+               for step, count, time_s in ((31, stood, 104), (11, stood // 2, 100))]
+    return shown(f"sw{level}{index}", view(*scrapes), problem, 12 if problem else 0)
 
 
 def _all_but(*others):
@@ -134,7 +132,7 @@ def _all_but(*others):
 
 
 def test_switches_of_a_bcube_are_one_job_and_know_which_they_are():
-    text = _whole(_all_but())
+    text = frame(_all_but(), 120)
     assert "cnn  BCube(3, 2)  6 of 6 switches answer here" in text
     for level in range(2):
         for index in range(_N):
@@ -149,16 +147,16 @@ def test_switches_of_a_bcube_are_one_job_and_know_which_they_are():
 def test_who_is_waited_for_is_named_by_its_rank_in_the_bcube():
     # Switch 2 of level 1 joins workers 2, 5 and 8; of its threads all wait for place 1.
     for rows in (None, 24):
-        text = _whole(_all_but(_box(1, 2, missing=(1,))), rows=rows)
+        text = frame(_all_but(_box(1, 2, missing=(1,))), 120, rows)
         assert re.search(r"^ +1-2  sw12 .* worker 5 .*waits for worker 5 in thread 0, stage 1$",
                          text, re.M), text
-        assert re.search(r"^ +1 +0  up +1 .*worker 5 at sw12 .*is waited for$", text, re.M)
-        assert text.count("is waited for") == 3, "three lanes pass that switch"
+        assert re.search(r"^ +1 +0  up +1 .*worker 5 at sw12 .*MISSING$", text, re.M)
+        assert len(re.findall(r" at sw12 .*MISSING$", text, re.M)) == 3, "three sums pass it"
 
 
 def test_which_switch_stands_in_for_which_is_said_at_both():
-    text = _whole(_all_but(_box(0, 1, "no answer (Connection refused)"),
-                           _box(0, 2, stands_in=14)))
+    text = frame(_all_but(_box(0, 1, "no answer (Connection refused)"),
+                          _box(0, 2, stands_in=14)), 160)
     assert "5 of 6 switches answer here" in text
     assert re.search(r"^ +0-1  sw01 .*unreachable for 12.0 s, 0-2 stands in for it$", text, re.M)
     assert re.search(r"^ +0-2  sw02 .* stands in for 0-1$", text, re.M)
@@ -171,36 +169,34 @@ def test_a_job_that_has_ended_is_said_to_have(gone):
     def scrape(time_s, level, index):
         lines = re.sub(r'^(sluice_job_(?:running|members){job="cnn[^}]*}) .*', r"\1 0",
                        _switch_page(level, index, 31), flags=re.M).splitlines(keepends=True)
-        return _top_model.Scrape(text_string_to_metric_families("".join(
-            line for line in lines if not ("cnn" in line and "rank=" in line or gone and
-                                           gone in line))), time_s)
+        return scraped("".join(line for line in lines if not (
+            "cnn" in line and "rank=" in line or gone and gone in line)), time_s)
 
-    views = [_top_model.view(scrape(104, level, index), scrape(100, level, index))
+    views = [view(scrape(104, level, index), scrape(100, level, index))
              for level in range(2) for index in range(_N)]
-    text = _whole([_top_boxes.Box(f"sw{at}", view, "", 0) for at, view in enumerate(views)])
+    text = frame([shown(f"sw{at}", each) for at, each in enumerate(views)], 120)
     assert len(re.findall(r"^ +[01]-[0-2]  sw\d +31 .*  ended$", text, re.M)) == 6, text
     assert len(re.findall(r"^ +[01] +[01]  (?:up|turn|down) .*  ended$", text, re.M)) == 6, text
     assert "workers are here" not in text and "cnn." not in text
-    assert len(re.findall(r"  ended$", _text(views[0]), re.M)) == 3
+    assert len(re.findall(r"  ended$", printed(views[0]), re.M)) == 4
 
 
 def test_of_an_appliance_that_has_never_answered_there_is_a_row():
-    text = _whole([_box(0, 0), _top_boxes.Box("gone", None, "no answer (timed out)", 3)])
+    text = frame([_box(0, 0), shown("gone", None, "no answer (timed out)", 3)], 120)
     assert text.startswith("gone: no answer (timed out), never seen\n")
     assert "cnn  BCube(3, 2)  1 of 6" in text
 
 
 def test_without_names_that_tell_a_worker_is_a_place_at_the_switch():
     steps = {"cnn.meeting": 2, "cnn.t0.s1.turn": 9, "cnn.t1.s0.up": 9}
-    view = _top_model.view(_scrape(1, steps), _scrape(0, steps))
-    text = _whole([_top_boxes.Box("a", view, "", 0), _box(0, 0)])
+    text = frame([shown("a", view(_scrape(1, steps), _scrape(0, steps))), _box(0, 0)], 120)
     assert re.search(r"^ +1-\?  a +9 .* place 3 .*waits for place 3 in thread", text, re.M)
     assert "4 of 5 workers" in text
 
 
 @pytest.mark.parametrize("columns", [80, 100])
 def test_several_appliances_fit_a_narrow_window(columns):
-    lines = _whole(_all_but(_box(0, 1, "no answer (Connection refused)"),
+    lines = frame(_all_but(_box(0, 1, "no answer (Connection refused)"),
                             _box(1, 2, missing=(1,))), columns).split("\n")
     assert max(map(len, lines)) <= columns
     assert any(re.search(r"^ +1-2  sw12 +31 .*worker 5 ", line) for line in lines)

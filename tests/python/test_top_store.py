@@ -2,11 +2,7 @@
 
 import re
 
-from prometheus_client.parser import text_string_to_metric_families
-from test_top import printed
-from top_page import page
-
-from sluice import _top_model
+from top_page import page, printed, scraped, view
 
 STORE = """
 sluice_job_least_clock{job="digits"} 28
@@ -35,13 +31,12 @@ sluice_job_staleness_iterations_bucket{job="digits",le="+Inf"} 100
 
 def test_a_parameter_store_shows_its_clocks_and_who_is_waited_for():
     text = page(step=29, gradient=None, missing=(), k=0) + STORE
-    now = _top_model.Scrape(text_string_to_metric_families(text), 100)
-    view = _top_model.view(now, now)
-    store = view.jobs[0].store
+    found = view(scraped(text))
+    store = found.jobs[0].store
     assert (store.least, store.greatest, store.parked) == (28, 31, 7)
     assert store.layers == [(3, 5), (0, 2)] and store.staleness == (1, 3)
-    assert [rank.steps_back for rank in sorted(view.jobs[0].ranks)] == [0, 1, 3, 0]
-    frame = printed(view)
+    assert [rank.steps_back for rank in sorted(found.jobs[0].ranks)] == [0, 1, 3, 0]
+    frame = printed(found)
     assert ("store   clocks 28 to 31   staleness at read p50 1, p99 3   "
             "parked pulls wait p50 150 ms") in frame
     assert ("7 pulls of blocks parked, the oldest for 350 ms (layer 3: 5, 0: 2); least clock: "
@@ -52,8 +47,7 @@ def test_a_parameter_store_shows_its_clocks_and_who_is_waited_for():
 def test_clocks_of_six_digits_leave_room_for_the_wait_in_100_columns():
     text = page(step=29, gradient=None, missing=(), k=0) + re.sub(
         r"(_clock{.*}) (\d+)", r"\1 1000\2", STORE)
-    now = _top_model.Scrape(text_string_to_metric_families(text), 100)
-    frame = printed(_top_model.view(now, now))
+    frame = printed(view(scraped(text)))
     assert re.search("clocks 100028 to 100031 .* parked pulls wait p50 150 ms$", frame, re.M), frame
 
 
@@ -61,25 +55,23 @@ def test_a_store_without_workers_is_kept():
     text = re.sub(r".*(rank=|least_clock|greatest_clock|parked_pulls).*\n", "",
                   page(step=32, gradient=None, missing=(), k=0) + STORE)
     text = text.replace('sluice_job_members{job="digits"} 4', 'sluice_job_members{job="digits"} 0')
-    now = _top_model.Scrape(text_string_to_metric_families(text), 100)
-    frame = printed(_top_model.view(now, now))
+    frame = printed(view(scraped(text)))
     assert "digits  running  0 of 5 ranks  step 32" in frame
     assert "no worker is left: the parameters are kept for those to come" in frame
     assert "waits for" not in frame and "gone or finished: ranks 0-4" in frame
 
 
 def test_a_stores_ranks_show_how_long_they_wait_and_how_old_their_requests_are():
-    def scraped(waited_s, time_s):
-        text = page(step=29, gradient=None, missing=(), k=0) + STORE.replace(
-            'rank="0"} 12', f'rank="0"}} {waited_s}')
-        return _top_model.Scrape(text_string_to_metric_families(text), time_s)
+    def waited(seconds, time_s):
+        return scraped(page(step=29, gradient=None, missing=(), k=0) + STORE.replace(
+            'rank="0"} 12', f'rank="0"}} {seconds}'), time_s)
 
-    view = _top_model.view(scraped(13.5, 102), scraped(12, 100))
-    ranks = {rank.rank: rank for rank in view.jobs[0].ranks}
+    found = view(waited(13.5, 102), waited(12, 100))
+    ranks = {rank.rank: rank for rank in found.jobs[0].ranks}
     assert (ranks[0].suspended, ranks[2].suspended, ranks[1].suspended) == (0.75, 0, None)
     assert (ranks[0].oldest_request, ranks[2].oldest_request) == (0, 3)
-    frame = printed(view)
+    frame = printed(found)
     assert re.search(r"^ *rank +steps back +suspended +oldest request +silent", frame, re.M), frame
     assert re.search(r"^ *2 +3 +0 % +3 +10 ms", frame, re.M), frame
     assert re.search(r"^ *0 +0 +75 % +0 +10 ms", frame, re.M), frame
-    assert re.search(r"^ *rank +steps back +suspended$", printed(view, 50), re.M)
+    assert re.search(r"^ *rank +steps back +suspended$", printed(found, 50), re.M)

@@ -1,8 +1,9 @@
-"""What an appliance's metrics page says of a job, for tests of `top`."""
+"""What an appliance's metrics page says of a job, and what `top` makes of such pages."""
 
 from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
 
-from sluice import _top_model
+from sluice import _top_model, _top_pages, _top_view
 
 
 def page(step=11, late=30, gradient=(0.1, 0.12, 0.11, 0.9), missing=(3,), k=3, policy="fixed",
@@ -47,5 +48,30 @@ def page(step=11, late=30, gradient=(0.1, 0.12, 0.11, 0.9), missing=(3,), k=3, p
     return "\n".join(lines) + "\n"
 
 
+def scraped(text, time_s=0.0):
+    return _top_pages.Scrape(text_string_to_metric_families(text), time_s)
+
+
 def scrape(time_s, **values):
-    return _top_model.Scrape(text_string_to_metric_families(page(**values)), time_s)
+    return scraped(page(**values), time_s)
+
+
+def view(now, before=None):
+    return _top_model.view(_top_pages.Span(now, before or now))
+
+
+def shown(name, its_view, problem="", age_s=0):
+    return _top_model.Page(name, its_view, problem, age_s)
+
+
+def frame(pages, columns=100, rows=None):
+    """The lines of the frame, as text."""
+    console = Console(markup=False, emoji=False, highlight=False, width=columns)
+    with console.capture() as captured:
+        console.print(_top_view.frame(pages, columns, rows))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def printed(its_view, columns=100, rows=None):
+    """Of one page."""
+    return frame([shown("box", its_view)], columns, rows)

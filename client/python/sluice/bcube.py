@@ -10,6 +10,7 @@ import ipaddress
 import re
 import string
 from pathlib import Path
+from typing import NamedTuple, Optional
 
 from sluice import errors
 
@@ -22,6 +23,7 @@ _ALWAYS_FITS = {"aggregated": "of numbers, udp://10.{network}.1:7700",
                 "plain": "of names, udp://{level}-{server}.cube:7700"}
 _FIRST_HOST = 10  # of a switch's servers, whose digits start at 0
 _APPLIANCE_PORTS = 32  # at most: config/config.h
+_LEG = re.compile(r"(.+)\.(?:t(\d+)\.s(\d+)\.(up|turn|down)|(meeting)|(survey|vote|spare)\.(\d+))")
 _LAST_UDP_PORT = 65519  # as client/address.cc and config/appliance.toml have it
 
 
@@ -70,6 +72,31 @@ class Cube:
     def servers_of(self, level, switch):
         return [server for server in range(self.servers)
                 if self.switch_of(server, level) == switch]
+
+
+class Leg(NamedTuple):
+    """What a BCube's job at a switch does, by its name: str() makes the name, of() reads it. The
+    library makes the same ones in client/bcube/relay_lanes.cc, where switches sum."""
+    job: str  # the BCube's
+    role: str  # of a thread at a stage: up, turn, down; else meeting, survey, vote, spare
+    thread: Optional[int] = None
+    stage: Optional[int] = None
+    switch: Optional[int] = None  # for which this one stands in: of survey, vote, spare
+
+    def __str__(self):
+        if self.thread is not None:
+            return f"{self.job}.t{self.thread}.s{self.stage}.{self.role}"
+        return f"{self.job}.{self.role}" + ("" if self.switch is None else f".{self.switch}")
+
+    @staticmethod
+    def of(name):
+        """The Leg that has this name; None: it is not named like one."""
+        found = _LEG.fullmatch(name)
+        if found is None:
+            return None
+        job, thread, stage, way, meeting, spare, switch = found.groups()
+        return Leg(job, way or meeting or spare,
+                   *(number and int(number) for number in (thread, stage, switch)))
 
 
 def _out_of_range(address):
