@@ -1,5 +1,7 @@
 """Which models attach() and overlap() take, and what they say of the others."""
 
+import inspect
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -116,3 +118,30 @@ def test_a_parameter_without_elements_is_legal(monkeypatch, overlapping):
 def test_a_model_without_any_element_is_refused(monkeypatch):
     with pytest.raises(sluice.InvalidArgument, match="no parameter .* has elements"):
         late_job.attach(monkeypatch, nn.Linear(0, 0))
+
+
+@pytest.mark.parametrize("kind", ["Attachment", "Overlap", "SoloAttachment"])
+def test_what_a_script_may_call_is_there_under_sluice_disable_too(kind):
+    kind = getattr(sluice.torch, kind)
+    for name in dir(kind):
+        method = getattr(kind, name)
+        if not name.startswith("_") and callable(method):
+            other = getattr(sluice.torch.Disabled, name)
+            assert inspect.signature(method) == inspect.signature(other), name
+
+
+def test_under_sluice_disable_a_script_runs_as_it_is(monkeypatch):
+    monkeypatch.setenv("SLUICE_DISABLE", "1")
+    late_job.group_of_one()
+    model = DistributedDataParallel(nn.Linear(2, 2))
+    with sluice.torch.attach(model) as attachment:
+        attachment.set_priority("weight", 3)
+        attachment.follow(sgd(model))
+        attachment.load_state_dict(attachment.state_dict())
+        assert (attachment.stats(), attachment.report(), attachment.job) == ({}, None, None)
+        model(torch.ones(1, 2)).sum().backward()
+    overlapped = sluice.torch.overlap(model, sgd(model))
+    overlapped.flush()
+    assert (overlapped.overlapped_steps, overlapped.reason) == (0, "SLUICE_DISABLE is set")
+    overlapped.finish()
+    overlapped.detach()

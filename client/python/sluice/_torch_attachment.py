@@ -10,10 +10,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from sluice import errors
 from sluice._torch_dynamo import compiled_modules, is_tracing, unseen
-from sluice._torch_left_behind import to_be_told
 from sluice._torch_order import PRIORITIES, ForwardOrder, priorities_of
-from sluice._torch_units import Units
-from sluice._torch_watch import Hook
+from sluice._torch_step import Hook, StepEngine
+from sluice._torch_units import Units, to_be_told
 from sluice._values import checked_weight
 
 
@@ -51,13 +50,14 @@ def _any_stranger(model, known, ignored):
     return False
 
 
-class Attachment:
+class Attachment(StepEngine):
     """A model's membership of a job; made by attach(). `job` is the sluice.Job underneath.
 
     `weight` may be changed between steps. Use from the thread that trains.
     """
 
     def __init__(self, job, named, group, weight, device=None):
+        super().__init__()
         self.job = job
         self._device = device  # a _torch_device.Device; None: gradients are in the host's memory
         self.weight = weight
@@ -65,8 +65,6 @@ class Attachment:
         self._indices = {p: index for index, p in enumerate(self._parameters)}
         self._names = {name: index for index, (name, _) in enumerate(named)}
         self._group = group
-        self._failure = None
-        self._detached = False
         self._pending = []  # (future, buffer) of the buckets of this backward
         self._abandoned = []  # buffers of backwards that were interrupted: the job may write there
         self._order = None  # of use in the forward, until the first backward
@@ -77,7 +75,6 @@ class Attachment:
         self._chosen = {}  # tensor index -> priority from set_priority()
         # Parameters that DDP was told to leave alone, and those without elements.
         self._ignored = frozenset()
-        self._handles = []
         self._units = None  # of what is kept of gradients, when they are followed
         self._tell_left_behind = to_be_told(self, job)
 
@@ -111,7 +108,7 @@ class Attachment:
         self._is_ordered = True
 
     def _before_forward(self, ddp_model, is_traced):
-        if self._detached or ddp_model is not self._model() or not torch.is_grad_enabled():
+        if self._ended or ddp_model is not self._model() or not torch.is_grad_enabled():
             return
         self._watch_first_forward(ddp_model.module, is_traced)
         if not ddp_model.training:
@@ -143,7 +140,7 @@ class Attachment:
 
     @unseen
     def _on_bucket(self, bucket):
-        if self._detached:
+        if self._ended:
             return default_hooks.allreduce_hook(self._group, bucket)
         try:
             if bucket.index() == 0:
@@ -203,15 +200,15 @@ class Attachment:
 
     @unseen
     def _finish(self):
-        """At the end of backward, before DDP takes the buckets: waits for the sums."""
+        """At the end of backward, before DDP takes the buckets."""
         if self._failure is not None:
             raise self._failure
         if not self._pending:
             return
         try:
-            self._await_step()
-        except errors.Error as error:
-            self._failure = error
+            with self._failing():
+                self._end_backward()
+        except errors.Error:
             raise
         except BaseException:
             self._failure = errors.Interrupted(
@@ -222,7 +219,8 @@ class Attachment:
         for future, buffer in pending:
             future.set_result(buffer)
 
-    def _await_step(self):
+    def _end_backward(self):
+        """What DDP waits for before it goes on with the buckets."""
         self.job.wait_step()
 
     def _finish_delayed(self):
@@ -348,12 +346,11 @@ class Attachment:
         self._end(self.job.finish)
 
     def _end(self, leave):
-        if self._detached:
+        if self._ended:
             return
         self._tell_left_behind()
-        self._detached = True
-        for handle in self._handles:
-            handle.remove()
+        self._ended = True
+        self._release()
         try:
             leave()
         finally:
@@ -361,11 +358,8 @@ class Attachment:
         self._pending = []
         self._abandoned = []
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, value, traceback):
-        if kind is not None and not self._detached:
-            self._detached = True
-            self.job.__exit__(kind, value, traceback)
+    def _leave_in_order(self):
         self.detach()
+
+    def _abandon(self, kind, value, trace):
+        self.job.__exit__(kind, value, trace)

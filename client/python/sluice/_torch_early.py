@@ -15,7 +15,7 @@ import torch
 
 from sluice import errors
 from sluice._torch_dynamo import unseen
-from sluice._torch_parts import has_hooks, noted, only, why_not_in_parts
+from sluice._torch_parts import has_hooks, noted, only, run_part, why_not_in_parts
 
 _log = logging.getLogger("sluice")
 _REMEDY = "with push_at='backward' it has left already; leave push_at out for such a loop"
@@ -94,9 +94,8 @@ class EarlyPushes:
     def update(self, layer):
         """The optimizer's step for the layer's parameters."""
         groups = self._optimizer.param_groups
-        with only(self._optimizer, [dict(groups[number], params=part)
-                                    for number, part in layer.parts_in(groups).items()]):
-            type(self._optimizer).step(self._optimizer)
+        run_part(self._optimizer, [dict(groups[number], params=part)
+                                   for number, part in layer.parts_in(groups).items()])
 
     # ---- step() ----
 

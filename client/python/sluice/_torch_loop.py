@@ -7,10 +7,10 @@ another rank's state, give its own, or compute a gradient.
 import logging
 import sys
 import threading
-import types
 import weakref
 
 from sluice import _torch_share, _torch_state, errors
+from sluice._torch_parts import Replaced
 
 _log = logging.getLogger("sluice")
 _POLL_S = 0.02  # between looks at who wants a state, while the others finish
@@ -259,8 +259,7 @@ class Loop:
             with _torch_share.around(place, optimizer, self._share):
                 return original(*arguments, **options)
 
-        step.__dict__.update(getattr(original, "__dict__", {}))  # marks that schedulers look for
-        optimizer.step = types.MethodType(step, optimizer)
+        Replaced(optimizer, step=step)
 
     # ---- states ----
 

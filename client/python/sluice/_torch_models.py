@@ -51,3 +51,13 @@ def _is_replicated(model):
     composable = sys.modules.get("torch.distributed._composable.replicate")
     return composable is not None and isinstance(model, torch.nn.Module) and (
         composable.replicate.state(model) is not None)
+
+
+def refuse_sparse(model, begin="", why=""):
+    """Raises InvalidArgument, with these words before and amid, for sparse gradients."""
+    for key, module in model.named_modules():
+        if getattr(module, "sparse", False) and isinstance(
+                module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
+            raise errors.InvalidArgument(
+                f"{begin}parameter '{key}.weight' has sparse gradients{why}: create the embedding "
+                "with sparse=False")

@@ -26,8 +26,9 @@ from sluice import _exit_status, errors
 from sluice._torch_attachment import Attachment
 from sluice._torch_dynamo import Signs, is_tracing, unseen
 from sluice._torch_parts import Parts, unwrapped, why_not_in_parts
-from sluice._torch_watch import (Awaited, FirstForward, Hook, Watch, caller, is_opaque,
-                                 make_plain, why_not_watched)
+from sluice._torch_step import Hook
+from sluice._torch_watch import (Awaited, FirstForward, Watch, caller, is_opaque, make_plain,
+                                 why_not_watched)
 
 _log = logging.getLogger("sluice")
 _COMPILED = ("torch.compile is at work since overlap() was called (compile the blocks of the model "
@@ -103,7 +104,7 @@ class Overlap(Attachment):
         if self._parts is not None and (is_traced or self._signs.any(ddp_model.module)):
             self._give_up(_COMPILED)
         super()._before_forward(ddp_model, is_traced)
-        if self._parts is None or self._detached or not torch.is_grad_enabled():
+        if self._parts is None or self._ended or not torch.is_grad_enabled():
             return
         if self._awaited and not self._parts.due:
             self.flush()  # no step() since the last backward: this one adds to the gradients
@@ -195,22 +196,14 @@ class Overlap(Attachment):
                 self._addresses[index] = gradient.data_ptr()
         super()._submit(bucket)
 
-    @unseen
-    def _finish(self):
-        if not self._leaving_early or self._failure is not None:
-            super()._finish()
+    def _end_backward(self):
+        if not self._leaving_early:
+            super()._end_backward()
             return
-        pending, self._pending = self._pending, []
         # The job writes into these until the next step, whatever becomes of the model.
-        self.job.keep("buckets", [buffer for _, buffer in pending])
-        try:
-            self.job.check()
-        except errors.Error as error:
-            self._failure = error
-            raise
+        self.job.keep("buckets", [buffer for _, buffer in self._pending])
+        self.job.check()
         Variable._execution_engine.queue_callback(self._cover)  # after DDP's own end of backward
-        for future, buffer in pending:
-            future.set_result(buffer)
 
     @unseen
     def _cover(self):
@@ -243,7 +236,7 @@ class Overlap(Attachment):
         self.reason = reason
         _log.warning("sluice.torch.overlap: %s, so from now on every step waits for all gradients, "
                      "as with sluice.torch.attach()", reason)
-        self._release()
+        self._stop_overlapping()
         self._parts = self._first = None
 
     # ---- the optimizer ----
@@ -270,40 +263,28 @@ class Overlap(Attachment):
         self.overlapped_steps += 1
         return None
 
-    def _complete(self, indices):
-        """Brings those of these parameters up to date for which a step is due."""
-        due = [entry for entry in map(self._awaited.get, indices)
-               if entry is not None and entry.group is not None]
-        for entry in due:
-            self._wait(entry)
-        if due:
-            self._apply(due)
+    def _is_due(self, index):
+        entry = self._awaited.get(index)
+        return entry is not None and entry.group is not None
 
-    def _wait(self, entry):
-        if self._failure is not None:
-            raise self._failure
-        try:
-            self.job.wait(entry.index)
-        except errors.Error as error:
-            self._failure = error
-            raise
+    def _wait(self, index):
+        with self._failing():
+            self.job.wait(index)
 
-    def _apply(self, awaited):
-        parameters = [self._parameters[entry.index] for entry in awaited]
-        try:
+    def _hand_over(self, indices):
+        awaited = [self._awaited[index] for index in indices]
+        parameters = [self._parameters[index] for index in indices]
+        with self._failing():
             for entry, parameter in zip(awaited, parameters):
                 entry.take_up(parameter, self.job.tensors[entry.index].name)
-        except errors.InvalidArgument as error:
-            self._failure = error
-            raise
         groups, shown = {}, [parameter.grad for parameter in parameters]
         for entry, parameter in zip(awaited, parameters):
             parameter.grad = entry.values
             groups.setdefault(entry.group, []).append(parameter)
         try:
             self._parts.run(groups)
-            for entry in awaited:
-                self.job.mark_applied(entry.index)
+            for index in indices:
+                self.job.mark_applied(index)
         finally:
             for entry, gradient in zip(awaited, shown):
                 self._give_back(entry, gradient)
@@ -331,7 +312,7 @@ class Overlap(Attachment):
         raises the job's error."""
         self._complete(tuple(self._awaited))
         for entry in list(self._awaited.values()):  # no step was due for these
-            self._wait(entry)
+            self._wait(entry.index)
             self._give_back(entry, self._parameters[entry.index].grad)
         if self._parts is not None:
             self._parts.done()
@@ -343,17 +324,11 @@ class Overlap(Attachment):
 
     def _end(self, leave):
         error = None
-        if not self._detached:
+        if not self._ended:
             error = self._flush_at_the_end()
-            self._release()
         super()._end(leave)
         if error is not None:
             raise error
-
-    def __exit__(self, kind, value, trace):
-        if kind is not None and not self._detached:
-            self._release()
-        super().__exit__(kind, value, trace)
 
     def _exiting(self):
         if getattr(sys, "last_value", None) is None:  # else the other ranks shall hear of it now
@@ -376,8 +351,8 @@ class Overlap(Attachment):
             _log.warning("sluice.torch.overlap: %s", text)
         return None
 
-    def _release(self):
-        """Lets go of the model; gradients that are still awaited are lost."""
+    def _stop_overlapping(self):
+        """Gradients that are still awaited are lost."""
         for entry in self._awaited.values():
             entry.owner = entry.shown = None
             make_plain(self._parameters[entry.index])
@@ -390,3 +365,7 @@ class Overlap(Attachment):
                 handle.remove()
             self._watch_list.remove()
             atexit.unregister(self._at_exit)
+
+    def _release(self):
+        self._stop_overlapping()
+        super()._release()

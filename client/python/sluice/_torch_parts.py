@@ -73,6 +73,45 @@ def noted(group):
             for key, value in group.items() if key != "params"}
 
 
+def run_part(optimizer, groups):
+    """Its step for these groups' parameters alone."""
+    with only(optimizer, groups):
+        # Not an inference's business, even when it is an evaluation that asks for it.
+        with torch.inference_mode(False):
+            type(optimizer).step(optimizer)
+
+
+def called(closure):
+    """What a closure given to step() returns: these optimizers call it first, and once."""
+    with torch.enable_grad():
+        return closure()
+
+
+class Replaced:
+    """Functions in the place of an optimizer object's methods, until stop()."""
+
+    def __init__(self, optimizer, **functions):
+        self._optimizer = optimizer
+        self._methods = []  # (name, ours, what the object itself had there; None: its class's)
+        for name, function in functions.items():
+            # Schedulers leave marks on step(), and look for them again.
+            function.__dict__.update(getattr(getattr(optimizer, name), "__dict__", {}))
+            ours = types.MethodType(function, optimizer)
+            self._methods.append((name, ours, vars(optimizer).get(name)))
+            setattr(optimizer, name, ours)
+
+    def stop(self):
+        """Ours go, but for one that somebody has wrapped since, as schedulers wrap step()."""
+        for name, ours, before in self._methods:
+            if vars(self._optimizer).get(name) is not ours:
+                continue
+            if before is None:
+                delattr(self._optimizer, name)
+            else:
+                setattr(self._optimizer, name, before)
+        self._methods = []
+
+
 class Parts:
     """Replaces step(), state_dict() and load_state_dict() of this optimizer object until stop().
 
@@ -103,8 +142,7 @@ class Parts:
                 return on_step(lambda: original(*arguments, **options), why_at_once)
             loss = None
             for closure in filter(None, (*arguments, *options.values())):
-                with torch.enable_grad():  # these optimizers call it first, and once
-                    loss = closure()
+                loss = called(closure)
             on_step(original, None)
             return loss
 
@@ -115,14 +153,8 @@ class Parts:
                 return original(*arguments, **options)
             return method
 
-        self._replaced = []  # (name, ours, what the object itself had there; None: its class's)
-        for name, method in (("step", step), ("state_dict", flushed(optimizer.state_dict)),
-                             ("load_state_dict", flushed(optimizer.load_state_dict))):
-            # Schedulers leave marks on step(), and look for them again.
-            method.__dict__.update(getattr(getattr(optimizer, name), "__dict__", {}))
-            ours = types.MethodType(method, optimizer)
-            self._replaced.append((name, ours, vars(optimizer).get(name)))
-            setattr(optimizer, name, ours)
+        self._replaced = Replaced(optimizer, step=step, state_dict=flushed(optimizer.state_dict),
+                                  load_state_dict=flushed(optimizer.load_state_dict))
 
     def _why_at_once(self, arguments, options):
         others = [name for name, value in options.items()
@@ -155,25 +187,14 @@ class Parts:
 
     def run(self, parameters):
         """The due step of some parameters: {number of a group: parameters of it}."""
-        with only(self.optimizer, [dict(self._groups_then[number], params=own)
-                                   for number, own in parameters.items()]):
-            # Not an inference's business, even when it is an evaluation that asks for it.
-            with torch.inference_mode(False):
-                type(self.optimizer).step(self.optimizer)
+        run_part(self.optimizer, [dict(self._groups_then[number], params=own)
+                                  for number, own in parameters.items()])
 
     def done(self):
         """Nothing is due any more."""
         self._groups_then = None
 
     def stop(self):
-        """From now on the optimizer's methods do what they did before. Ours go, but for one that
-        somebody has wrapped since, as schedulers wrap step()."""
+        """From now on the optimizer's methods do what they did before."""
         self._stopped = True
-        for name, ours, before in self._replaced:
-            if vars(self.optimizer).get(name) is not ours:
-                continue
-            if before is None:
-                delattr(self.optimizer, name)
-            else:
-                setattr(self.optimizer, name, before)
-        self._replaced = []
+        self._replaced.stop()

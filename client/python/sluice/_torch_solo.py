@@ -133,7 +133,7 @@ class SoloAttachment(Attachment):
 
     def _before_forward(self, ddp_model, is_traced):
         super()._before_forward(ddp_model, is_traced)
-        if self._detached or not ddp_model.training or not torch.is_grad_enabled():
+        if self._ended or not ddp_model.training or not torch.is_grad_enabled():
             return
         if self.loop is None:
             raise errors.InvalidArgument(
@@ -156,13 +156,18 @@ class SoloAttachment(Attachment):
         self.submitted = True
         if self.lost:
             return
-        try:
+        with self._unless_behind():
             if self.weight != 1:
                 bucket.buffer().mul_(self.weight)
             for index, parameter, gradient in self._in_job(bucket):
                 self._submit_gradient(index, parameter, gradient)
             if bucket.is_last():
                 self._submit_extras(take_part=True)
+
+    @contextlib.contextmanager
+    def _unless_behind(self):
+        try:
+            yield
         except errors.Behind:
             self.lost = True
 
@@ -177,17 +182,19 @@ class SoloAttachment(Attachment):
         self.job.submit_address(index, source, output.data_ptr(), self.weight,
                                 self._priorities[index], *self._where())
 
+    def _extras(self):
+        """(tensor index, values) of what is not a parameter."""
+        return enumerate((*(part.values for part in self.replica.parts), self._ending.values),
+                         len(self._parameters))
+
     def _submit_extras(self, take_part):
-        index = len(self._parameters)
-        for part in self.replica.parts:
-            address = part.values.data_ptr()
-            given = take_part and part.collect(self.weight)
-            self.job.submit_address(index, address if given else None, address, self.weight,
-                                    _LEAST_URGENT)
-            index += 1
         self._ending.fill(self.finished)
-        address = self._ending.values.data_ptr()
-        self.job.submit_address(index, address, address, 1, _LEAST_URGENT)
+        given = [take_part and part.collect(self.weight) for part in self.replica.parts] + [True]
+        weights = [self.weight] * len(self.replica.parts) + [1]
+        for (index, values), is_given, weight in zip(self._extras(), given, weights):
+            address = values.data_ptr()
+            self.job.submit_address(index, address if is_given else None, address, weight,
+                                    _LEAST_URGENT)
         self._used.clear()
 
     def _own_memory(self, index):
@@ -198,7 +205,7 @@ class SoloAttachment(Attachment):
                 device=parameter.device)
         return self._own[index]
 
-    def _await_step(self):
+    def _end_backward(self):
         """The loop waits, at the service of peers that want a state."""
 
     # ---- called by the loop ----
@@ -206,27 +213,25 @@ class SoloAttachment(Attachment):
     def submit_nothing(self):
         """Takes part in the step without a gradient of this rank."""
         self.submitted = True
-        try:
-            for index in range(len(self._parameters)):
-                self._outputs[index] = self._own_memory(index)
-                self.job.submit_address(index, None, self._outputs[index].data_ptr(), 0,
-                                        self._priorities[index], *self._where())
+        with self._unless_behind():
+            for index, address in self._own_outputs():
+                self.job.submit_address(index, None, address, 0, self._priorities[index],
+                                        *self._where())
             self._submit_extras(take_part=False)
-        except errors.Behind:
-            self.lost = True
 
     def catch_up(self):
         """Gets the results of a step that this rank does not compute."""
-        try:
-            for index in range(len(self._parameters)):
-                self._outputs[index] = self._own_memory(index)
-                self.job.catch_up_address(index, self._outputs[index].data_ptr(), *self._where())
-            index = len(self._parameters)
-            for values in (*(part.values for part in self.replica.parts), self._ending.values):
+        with self._unless_behind():
+            for index, address in self._own_outputs():
+                self.job.catch_up_address(index, address, *self._where())
+            for index, values in self._extras():
                 self.job.catch_up_address(index, values.data_ptr())
-                index += 1
-        except errors.Behind:
-            self.lost = True
+
+    def _own_outputs(self):
+        """(tensor index, address) of each parameter, whose result comes beside DDP's buckets."""
+        for index in range(len(self._parameters)):
+            self._outputs[index] = self._own_memory(index)
+            yield index, self._outputs[index].data_ptr()
 
     def average_by(self, averaging, optimizer):
         """What the gradients of the optimizer's parameters are averages of; see sluice.Job."""

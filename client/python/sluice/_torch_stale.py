@@ -10,7 +10,6 @@ backward has passed it.
 
 import contextlib
 import time
-import types
 import weakref
 
 import torch
@@ -18,10 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sluice import errors
 from sluice._settings import is_job_named
-from sluice._torch_dynamo import compiled_modules, unseen
+from sluice._torch_dynamo import compiled_modules
 from sluice._torch_early import EarlyPushes
 from sluice._torch_layers import average, layers_of
-from sluice._torch_watch import Hook
+from sluice._torch_models import refuse_sparse
+from sluice._torch_parts import Replaced, called
+from sluice._torch_step import StepEngine
 from sluice.store import Store
 
 _MODERN = int(torch.__version__.split(".", maxsplit=1)[0]) >= 2
@@ -57,7 +58,7 @@ def update_of(optimizer):
     return dict(update, update="sgd")
 
 
-class StaleSynchronous:
+class StaleSynchronous(StepEngine):
     """Trains `model` with parameters that the appliance keeps and a bound on their staleness.
 
     model         a plain module (no DistributedDataParallel, no process group), float32 on the CPU.
@@ -108,6 +109,7 @@ class StaleSynchronous:
             raise _bad(f"optimizer_at={optimizer_at!r}: 'worker' or 'store'")
         if push_at not in ("step", "backward"):
             raise _bad(f"push_at={push_at!r}: 'step' or 'backward'")
+        super().__init__()
         self.model, self.optimizer = model, optimizer
         self._at_store = optimizer_at == "store"
         self._layers, self._users = layers_of(model)
@@ -148,11 +150,7 @@ class StaleSynchronous:
                     raise _bad(f"parameter '{name}' has type "
                                f"{str(parameter.dtype).replace('torch.', '')}; a store keeps "
                                "float32: convert it, for example with model.float()")
-        for key, module in self.model.named_modules():
-            if getattr(module, "sparse", False) and isinstance(
-                    module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
-                raise _bad(f"parameter '{key}.weight' has sparse gradients: create the embedding "
-                           "with sparse=False")
+        refuse_sparse(self.model, "StaleSynchronous: ")
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.requires_grad and id(parameter) not in known:
@@ -178,17 +176,15 @@ class StaleSynchronous:
             if stale is not None:
                 stale._before_forward(module)
 
-        hook = Hook(unseen(before))
-        watched = dict.fromkeys((self.model, *self._users))
-        self._handles = [module.register_forward_pre_hook(hook) for module in watched]
+        for module in dict.fromkeys((self.model, *self._users)):
+            self._on(module.register_forward_pre_hook, before)
         original = self.optimizer.step
 
         def step(_optimizer, closure=None):
             stale = this()
             return original(closure) if stale is None else stale._step(original, closure)
 
-        step.__dict__.update(getattr(original, "__dict__", {}))  # schedulers leave marks there
-        self.optimizer.step = types.MethodType(step, self.optimizer)
+        self._replaced = Replaced(self.optimizer, step=step)
 
     # ---- the loop's parts ----
 
@@ -196,17 +192,21 @@ class StaleSynchronous:
         self.store.pull(layer.index, layer.copies)
         layer.pulling = True
 
-    def _await(self, layer):
-        if not layer.pulling:
-            return
+    def _is_due(self, layer):
+        return layer.pulling
+
+    def _wait(self, layer):
         begun = time.perf_counter()
         self.store.wait_pull(layer.index)
         self.suspended_s += time.perf_counter() - begun
-        layer.pulling = False
-        layer.take_copies()
-        clocks = self.store.clocks(layer.index)
-        behind = clocks.pushed - clocks.held
-        self.staleness[behind] = self.staleness.get(behind, 0) + 1
+
+    def _hand_over(self, layers):
+        for layer in layers:
+            layer.pulling = False
+            layer.take_copies()
+            clocks = self.store.clocks(layer.index)
+            behind = clocks.pushed - clocks.held
+            self.staleness[behind] = self.staleness.get(behind, 0) + 1
 
     def _before_forward(self, module):
         if self.store is None:
@@ -214,7 +214,7 @@ class StaleSynchronous:
         if module is self.model and not module.training:
             self.flush()  # an evaluation may take other ways than modules' forwards
         for index in self._users.get(module, ()):
-            self._await(self._layers[index])
+            self._complete([self._layers[index]])
 
     def _step(self, original, closure):
         if self.store is None:
@@ -222,10 +222,7 @@ class StaleSynchronous:
         if compiled_modules(self.model):
             raise _bad("the model was compiled meanwhile, and compiled code does not wait for "
                        "parameters: do not compile it")
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else called(closure)
         self._check_forward()
         if self._early is not None:
             self._early.begin_step()
@@ -267,7 +264,7 @@ class StaleSynchronous:
                            "since the last step(): something uses its parameters past it, so call "
                            "flush() before such a forward; or step() came twice after one "
                            "backward()")
-            self._await(layer)
+            self._complete([layer])
 
     def _check_update(self):
         if update_of(self.optimizer) != self._update:
@@ -324,7 +321,7 @@ class StaleSynchronous:
     def flush(self):
         """Waits for all pulls: parameters are then what the next iteration may read."""
         for layer in self._layers:
-            self._await(layer)
+            self._complete([layer])
 
     def synchronise(self, timeout=None):
         """Called by all ranks that still train: waits until everybody has pushed what it has done,
@@ -375,23 +372,20 @@ class StaleSynchronous:
         self._detach()
 
     def _detach(self):
+        self._ended = True
+        self._release()
         store, self.store = self.store, None
-        for handle in self._handles:
-            handle.remove()
+        store.close()
+
+    def _leave_in_order(self):
+        self.finish()
+
+    def _abandon(self, kind, value, trace):
+        self.store.__exit__(kind, value, trace)
+        self._detach()
+
+    def _release(self):
+        super()._release()
+        self._replaced.stop()  # a scheduler may have wrapped it: then it calls the original
         if self._early is not None:
             self._early.release()
-        store.close()  # step() is the optimizer's own again: schedulers may hold this one
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, _value, _traceback):
-        if self.store is None:
-            return
-        if kind is None:
-            return self.finish()
-        try:
-            self.store.abort()
-        except errors.Error:
-            pass  # it has failed already
-        self._detach()

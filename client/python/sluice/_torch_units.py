@@ -1,14 +1,20 @@
-"""`Units`: keeps residuals worth what they were when the loss's scale or the learning rate changes.
+"""What `wire` and `prune` keep of gradients, the residuals. For an Attachment.
 
-A residual is a part of a gradient that moves its parameter some steps later, by rate / scale of
-that later step. So it is multiplied by unit / unit of the step before, unit = scale / rate, before
-the next gradient is added. For an Attachment, which says when.
+`Units` keeps them worth what they were when the scale of the loss or the learning rate changes. A
+residual is a part of a gradient that moves its parameter some steps later, by rate / scale of that
+later step. So it is multiplied by unit / unit of the step before, unit = scale / rate, before the
+next gradient is added. `to_be_told` says at a rank's end what is still kept.
 """
+import logging
+import sys
+import weakref
 
 import torch
 
 from sluice import _torch_share, errors
 from sluice._torch_parts import unwrapped
+
+_log = logging.getLogger("sluice")
 
 
 class Units:
@@ -74,3 +80,25 @@ class Units:
             # A velocity is what an optimizer with momentum would keep: no rate is in it.
             values[count:] *= scaled
             self._job.set_residual(index, values)
+
+
+def to_be_told(owner, job):
+    """Returns a function that warns, once and at the latest when `owner` or the process ends, that
+    pruning still keeps a part of this rank's gradients: to deliver it takes a step, which the other
+    ranks may not take any more. Silent where the job has failed."""
+    return weakref.finalize(owner, _tell, job) if job.pruned else lambda: None
+
+
+def _tell(job):
+    if getattr(sys, "last_value", None) is not None:
+        return
+    try:
+        count, norm = job.left_behind()
+    except errors.Error:
+        return  # it has failed, or ends amid a step: that says more
+    if count != 0:
+        _log.warning(
+            "job '%s' rank %d ends, and %d elements of its gradients (norm %.4g, %d bytes) were "
+            "never delivered, which pruning left behind: call flush_residuals() before the last "
+            "backward, or save state_dict() for a run that goes on from here",
+            job.name, job.rank, count, norm, 4 * count)

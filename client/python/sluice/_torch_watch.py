@@ -82,27 +82,6 @@ class WatchedParameters(OrderedDict):
         return OrderedDict, (list(self.items()),)
 
 
-class Hook:
-    """A module's hook that stays behind when the module is copied or pickled."""
-
-    def __init__(self, function):
-        self._function = function
-
-    def __call__(self, *arguments):
-        return self._function(*arguments)
-
-    def __reduce__(self):
-        return _no_hook, ()
-
-
-def _no_hook():
-    return _nothing
-
-
-def _nothing(*_arguments):
-    return None
-
-
 def is_opaque(module):
     """Whether the module's parameters are read by compiled code, which looks nothing up."""
     return isinstance(module, torch.jit.ScriptModule) or compiled_call(module) is not None

@@ -34,6 +34,8 @@ and completes the futures. Errors are raised there, out of `backward()`, with th
 exception inside the hook itself would leave DDP in pieces.
 """
 
+import functools
+import inspect
 import os
 import weakref
 
@@ -44,7 +46,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sluice import _settings, errors
 from sluice._options import checked_timeout
 from sluice._torch_agreement import agree, job_name, next_number, place_of
-from sluice._torch_models import refuse_other_models
+from sluice._torch_models import refuse_other_models, refuse_sparse
 from sluice._torch_attachment import Attachment, hook
 from sluice._torch_device import device_of
 from sluice._torch_loop import Loop
@@ -309,17 +311,25 @@ def _check_parameters(ddp_model, named):
             raise errors.InvalidArgument(
                 f"parameter '{key}' has type {str(parameter.dtype).replace('torch.', '')}; Sluice "
                 "sums float32, float16 and bfloat16: convert it, for example with model.float()")
-    for key, module in ddp_model.module.named_modules():
-        if getattr(module, "sparse", False) and isinstance(
-                module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
-            raise errors.InvalidArgument(
-                f"parameter '{key}.weight' has sparse gradients, which Sluice does not sum: create "
-                "the embedding with sparse=False")
+    refuse_sparse(ddp_model.module, why=", which Sluice does not sum")
 
 
+def _follows(*kinds):
+    """Decorator of a class: methods of these that it does not have do nothing in it."""
+    def complete(cls):
+        for kind in kinds:
+            for name, method in vars(kind).items():
+                if inspect.isfunction(method) and name[0] != "_" and not hasattr(cls, name):
+                    setattr(cls, name, functools.wraps(method)(lambda self, *args, **kwargs: None))
+        return cls
+    return complete
+
+
+@_follows(Attachment, Overlap, SoloAttachment)
 class Disabled:
     """What attach() and overlap() return under SLUICE_DISABLE=1: DDP works as if they had not been
-    called. A Loop over it runs the optimizer after each body, and no more.
+    called. A Loop over it runs the optimizer after each body, and no more. What may be called of an
+    Attachment, an Overlap or a SoloAttachment may be called of this, without effect.
     """
 
     job = None
@@ -330,35 +340,8 @@ class Disabled:
     def stats(self):
         return {}
 
-    def report(self, step=0):
-        return None
-
-    def set_priority(self, parameter, priority):
-        pass
-
     def state_dict(self):
         return {}
-
-    def load_state_dict(self, state):
-        pass
-
-    def follow(self, optimizer, scaler=None):
-        pass
-
-    def scale_residuals(self, factor):
-        pass
-
-    def flush_residuals(self):
-        pass
-
-    def flush(self):
-        pass
-
-    def finish(self):
-        pass
-
-    def detach(self):
-        pass
 
     def __enter__(self):
         return self
