@@ -152,7 +152,7 @@ function(sluice_test name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main Threads::Threads
                                         sluice_warnings)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" PROCESSORS 2)
   # Compiled in two thirds of the time; what takes long is in the libraries.
   set(options $<$<CONFIG:Release>:-O1>)
   target_compile_options(${name} PRIVATE ${options})

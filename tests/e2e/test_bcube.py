@@ -8,7 +8,7 @@ import time
 import pytest
 from cube import CubeLab
 from lab import missing
-from tries import about_time, within
+from tiers import within
 from workers import BUILD, command, finish, read_line, wait_joined
 
 from sluice import trace
@@ -21,7 +21,8 @@ def start(cube, rank, **options):
     return cube.popen(rank, line, stdout=-1, stderr=-1, text=True)
 
 
-@pytest.mark.parametrize("ports, elems", [(2, 60_000), (3, 20_000)])
+@pytest.mark.parametrize("ports, elems", [
+    (2, 60_000), pytest.param(3, 20_000, marks=pytest.mark.full)])
 def test_sums_are_exact_over_two_levels_of_appliances(ports, elems):
     with CubeLab(ports, 2) as cube:
         cube.start_appliances(BUILD)
@@ -41,7 +42,6 @@ def test_workers_sum_for_each_other_where_switches_only_forward():
             assert report["exit"] == 0, report
 
 
-@about_time
 def test_a_worker_that_dies_is_named_by_those_for_whom_it_sums():
     with CubeLab(2, 2, mode="plain") as cube:
         workers = [start(cube, rank, steps=100_000, tensors=5, elems=20_000) for rank in range(4)]
@@ -133,7 +133,8 @@ def finish_where_the_switch_came_back(workers, steps, said="switch 1 stands in f
         assert ("switch 0 is used again" in log) == moved, log
 
 
-@pytest.mark.parametrize("ports, wire", [(3, "float32"), (2, "bfloat16")])
+@pytest.mark.parametrize("ports, wire", [
+    pytest.param(3, "float32", marks=pytest.mark.full), (2, "bfloat16")])
 def test_pytorch_trains_and_all_replicas_are_the_same(ports, wire):
     pytest.importorskip("torch")
     with CubeLab(ports, 2, plain_network=True) as cube:
@@ -168,7 +169,6 @@ def test_pytorch_trains_with_equal_replicas_without_any_appliance():
         assert [line for log in logs for line in log.splitlines() if "strangers" in line] == []
 
 
-@about_time
 def test_a_box_that_dies_is_named_within_seconds():
     with CubeLab(2, 2) as cube:
         cube.start_appliances(BUILD)
@@ -209,7 +209,7 @@ def sums_under_way(cube, rank, moment_us):
             < event["ts"] + args["result_us"]]
 
 
-@pytest.mark.parametrize("ports", [2, 3])
+@pytest.mark.parametrize("ports", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step(ports):
     pytest.importorskip("torch")
     width, steps = 3000, 6
@@ -268,6 +268,7 @@ def test_a_box_that_is_started_again_is_used_again():
         finish_where_the_switch_came_back(workers, 600)
 
 
+@pytest.mark.full
 def test_workers_by_other_ways_sum_for_each_other_when_a_switch_that_only_forwards_is_lost():
     with CubeLab(3, 2, detours=True, mode="plain") as cube:
         workers = [start(cube, rank, steps=1_500, tensors=3, elems=2_000, pause_ms=1)
@@ -282,7 +283,8 @@ def test_workers_by_other_ways_sum_for_each_other_when_a_switch_that_only_forwar
 
 
 @pytest.mark.parametrize("steps, early, said", [
-    (400, True, "from step 1 on switch 1 stands in for switch 0"),
+    pytest.param(400, True, "from step 1 on switch 1 stands in for switch 0",
+                 marks=pytest.mark.full),
     (600, False, "switch 1 stands in for switch 0")], ids=["from_the_start", "in_mid_run"])
 def test_a_switch_that_only_forwards_is_missing_and_used_when_it_is_there(steps, early, said):
     pytest.importorskip("torch")

@@ -12,15 +12,14 @@ import time
 
 import pytest
 from lab import BOX_ADDRESS, Lab, missing
-from tries import TooLate, about_time, within
 from workers import BUILD, finish, start, wait_joined
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 STEPS = 400
-FLAP_S = 3  # the workers give up an appliance that is silent for 4 s
+FLAP_S = 1.5  # the workers give up an appliance that is silent for 4 s
 GATEWAY = "10.77.0.200"
-UNREACHABLE_S = 2  # three quick pings to a dead process take 0.6 s
+UNREACHABLE_S = 1.5  # three quick pings to a dead process take 0.6 s
 
 
 @contextlib.contextmanager
@@ -52,14 +51,11 @@ def job_in_full_run(lab):
     assert "has ended: rank" not in (lab.directory / "sluiced.log").read_text()
 
 
-@about_time
-def test_a_link_that_is_down_for_three_seconds_costs_only_these():
+def test_a_link_that_is_down_for_a_moment_costs_only_that():
     with appliance() as lab, job_in_full_run(lab) as waited:
-        began = time.monotonic()
         lab.in_host(0, "ip link set eth0 down")
         time.sleep(FLAP_S)
         lab.in_host(0, "ip link set eth0 up")
-        within(time.monotonic() - began, FLAP_S + 0.7, "down")
         waited.append(FLAP_S)
 
 
@@ -101,15 +97,10 @@ def udp_unreachable(lab, host):
         run(f"ip neigh replace {BOX_ADDRESS} lladdr {appliance_mac} nud reachable dev eth0")
 
 
-@about_time
-def test_a_host_that_is_unreachable_for_two_seconds_costs_only_these():
+def test_a_host_that_is_unreachable_for_a_moment_costs_only_that():
     with appliance() as lab, job_in_full_run(lab) as waited:
         before = unreachables(lab, 0)
-        began = time.monotonic()
         with udp_unreachable(lab, 0):
             time.sleep(UNREACHABLE_S)
-        within(time.monotonic() - began, UNREACHABLE_S + 1.7, "unreachable")
-        said = unreachables(lab, 0) - before
-        if said < 1:  # nothing came that it could have answered
-            raise TooLate("the kernel did not say that the host is unreachable")
+        assert unreachables(lab, 0) > before, "the kernel did not say that it is unreachable"
         waited.append(UNREACHABLE_S)

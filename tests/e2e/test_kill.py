@@ -1,4 +1,5 @@
-"""Workers killed with -9 in the middle of full traffic, 100 times over, on UDP and on vhost-user.
+"""Workers killed with -9 in the middle of full traffic on UDP and on vhost-user: 12 kills, and 100
+in the full tier.
 
 Each kill takes one worker of a job of two while a bystander job of two runs on: the appliance
 lives, the bystanders' sums stay exact, and the survivor's job ends with the dead rank's name.
@@ -11,9 +12,10 @@ import time
 
 import pytest
 from lab import Lab, missing
+from tiers import FULL
 from workers import BUILD, finish, start, wait_joined
 
-ROUNDS = int(os.environ.get("SLUICE_KILL_ROUNDS", "50"))  # on each of the two kinds of port
+ROUNDS = 50 if FULL else 6  # on each of the two kinds of port
 
 
 def kill_rounds(lab, addresses, rounds, hosts):
@@ -32,7 +34,7 @@ def kill_rounds(lab, addresses, rounds, hosts):
             for worker in bystanders:
                 report = finish(worker)
                 assert report["exit"] == 0, report
-            bystanders = start_job(f"calm{index}", index, 4, steps=300, pause_ms=10, elems=20_000)
+            bystanders = start_job(f"calm{index}", index, 4, steps=800, pause_ms=10, elems=20_000)
             for worker in bystanders:
                 wait_joined(worker)
         jobs = [start_job(f"victim{first}", index, first, steps=100_000, elems=40_000)
@@ -46,7 +48,7 @@ def kill_rounds(lab, addresses, rounds, hosts):
             beside += all(worker.poll() is None for worker in bystanders)
             os.killpg(job[kills[-1][0]].pid, signal.SIGKILL)
         for job, (dead, killed) in zip(jobs, kills, strict=True):
-            report = finish(job[1 - dead], timeout=15)
+            report = finish(job[1 - dead], timeout=60)
             assert report["exit"] == 3 and f"rank {dead}" in report["error"], (index, report)
             noticed_s = time.monotonic() - killed
             late += [(index, noticed_s)] if noticed_s >= 5 else []
@@ -54,7 +56,8 @@ def kill_rounds(lab, addresses, rounds, hosts):
     for worker in bystanders:
         report = finish(worker)
         assert report["exit"] == 0, report
-    assert len(late) <= rounds // 10, f"noticed after more than 5 s: {late}"  # if it stalls
+    if FULL:
+        assert len(late) <= rounds // 10, f"noticed after more than 5 s: {late}"  # if it stalls
     assert beside >= rounds // 2, f"bystanders ran beside only {beside} of {rounds} kills"
     print(f"{rounds} kills, {beside} beside a running job, in {time.monotonic() - begin:.0f} s")
 

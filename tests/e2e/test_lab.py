@@ -44,6 +44,7 @@ def test_a_lab_that_is_terminated_removes_its_namespaces(wait, tmp_path):
     assert left == []
 
 
+@pytest.mark.full  # it measures seconds
 @pytest.mark.parametrize("mtu", [1500, 9000])
 @pytest.mark.parametrize("pmd", ["bridge", "af_packet"])
 def test_a_bare_sender_gets_the_rate_of_both_links_whatever_switches(pmd, mtu):

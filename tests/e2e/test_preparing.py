@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tries import about_time, within
+from tiers import within
 from vhost_box import VhostBox
 from workers import finish, start, wait_joined
 
@@ -17,7 +17,6 @@ def available_gib():
     return int(re.search(r"MemAvailable:\s+(\d+)", text).group(1)) / 2**20
 
 
-@about_time
 @pytest.mark.skipif(available_gib() < NEEDED_GIB, reason=f"less than {NEEDED_GIB} GiB are free")
 def test_a_job_of_4_gib_joins_and_no_other_job_notices(tmp_path):
     limits = "job_memory_mib = 6144\ntotal_memory_mib = 8192"

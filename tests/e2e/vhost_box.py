@@ -31,7 +31,7 @@ class VhostBox:
             f'secret = "{self.secret}"',
             "memory_mib = 256",
             "[limits]",
-            "member_timeout_s = 3",
+            "member_timeout_s = 10",
             self.limits,
             "[metrics]",
             'address = ""',  # nobody scrapes it, and boxes of several tests share the loopback

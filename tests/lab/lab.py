@@ -214,7 +214,7 @@ class Lab:
         self,
         fault: dict[str, float] | None = None,
         extra: str = "",
-        member_timeout_s: int = 3,
+        member_timeout_s: int = 10,
         polling: str = "adaptive",
         secret: str = "lab",
         port_mtu: int | None = None,

@@ -24,6 +24,8 @@ for name in ("SLUICE_ADDRESS", "SLUICE_SECRET", "SLUICE_JOB", "SLUICE_RUN_ID", "
              "MASTER_PORT"):
     os.environ.pop(name, None)
 
+from tiers import pytest_collection_modifyitems, pytest_configure  # noqa: E402, F401
+
 PORTS = 4
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import sluice
 from inproc import SPECS, address, on_all_ranks, on_threads  # noqa: F401 - address is a fixture
-from tries import about_time, within
+from tiers import within
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -116,7 +116,6 @@ def test_waiting_for_the_others_times_out_and_names_them(address):
         sluice.Job(SPECS, address, rank=0, world_size=2, run_id=1, join_timeout=0.3)
 
 
-@about_time
 def test_nobody_at_the_address_is_an_error_within_five_seconds():
     start = time.monotonic()
     with pytest.raises(sluice.Unreachable, match="127.0.0.1:9.*"):
@@ -202,7 +201,6 @@ except KeyboardInterrupt:
 """
 
 
-@about_time
 @pytest.mark.parametrize("where", ["join", "wait", "barrier"])
 def test_ctrl_c_ends_a_blocking_call_at_once(where):
     process = subprocess.Popen([sys.executable, "-B", "-c", _WAITS_FOREVER, where],

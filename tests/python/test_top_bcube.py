@@ -8,8 +8,8 @@ import time
 import pytest
 
 from test_top import Served, Terminal, run_top
+from tiers import within
 from top_page import frame, page, printed, scraped, shown, view
-from tries import about_time, within
 
 from sluice.bcube import Leg
 from sluice.launch import free_port
@@ -210,7 +210,6 @@ def _mute():
         yield "127.0.0.1:%d" % server.getsockname()[1]
 
 
-@about_time
 def test_an_appliance_that_hangs_holds_up_neither_the_others_nor_the_keys():
     with Served() as server, _mute() as mute:
         server.text = lambda: _switch_page(0, 1, len(server.paths) + 10)

@@ -13,7 +13,7 @@ from conftest import BUILD
 
 import sluice
 from inproc import address, on_all_ranks  # noqa: F401 - address is a fixture
-from tries import about_time, within
+from tiers import within
 
 torch = pytest.importorskip("torch")
 _FAKE = BUILD / "tests" / "fake_device" / "libsluice_cuda.so"
@@ -150,7 +150,6 @@ def fails(rank):
     return ["", "", 0]
 
 
-@about_time
 def test_a_failed_copy_comes_out_of_backward_on_every_rank(fake, appliance, tmp_path):
     (other, _, other_s), (name, text, _) = ranks.run(fails, 2, tmp_path, box=appliance,
                                                      timeout_s=60)

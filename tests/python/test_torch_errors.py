@@ -5,7 +5,7 @@ import time
 
 import pytest
 import ranks
-from tries import about_time, within
+from tiers import within
 
 torch = pytest.importorskip("torch")
 
@@ -23,7 +23,6 @@ def attach_to_nobody(rank):
     return None
 
 
-@about_time
 @pytest.mark.usefixtures("library")
 def test_no_appliance_is_an_error_within_five_seconds(tmp_path):
     for seconds, text in ranks.run(attach_to_nobody, 2, tmp_path):
@@ -178,7 +177,6 @@ def trains_until_a_peer_is_lost(rank):
     return None
 
 
-@about_time
 def test_a_killed_rank_is_named_to_the_others_within_five_seconds(appliance, tmp_path):
     with ranks.Ranks(trains_until_a_peer_is_lost, 3, tmp_path, box=appliance) as running:
         for rank in range(3):
@@ -262,7 +260,6 @@ def waits_for_ever(rank):
     return None
 
 
-@about_time
 def test_ctrl_c_ends_a_backward_that_waits_for_another_rank(appliance, tmp_path):
     with ranks.Ranks(waits_for_ever, 2, tmp_path, box=appliance) as running:
         running.wait_for(0, "attached")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 import ranks
-from tries import about_time, within
+from tiers import within
 
 pytest.importorskip("torch")
 
@@ -122,7 +122,6 @@ def loses_a_peer(rank):
         optimizer.zero_grad()
 
 
-@about_time
 def test_a_killed_rank_is_named_by_the_forward_that_waits_for_it(appliance, tmp_path):
     with ranks.Ranks(loses_a_peer, 2, tmp_path, box=appliance) as running:
         for rank in range(2):
@@ -196,7 +195,6 @@ def is_interrupted(rank):
             return when
 
 
-@about_time
 def test_ctrl_c_ends_a_forward_that_waits_for_another_rank(appliance, tmp_path):
     with ranks.Ranks(is_interrupted, 2, tmp_path, box=appliance) as running:
         running.wait_for(0, "stopped", timeout_s=90)

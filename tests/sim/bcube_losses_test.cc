@@ -86,7 +86,7 @@ class Entries {
 };
 
 class BcubeLosses : public testing::TestWithParam<BcubeShape> {};
-INSTANTIATE_TEST_SUITE_P(All, BcubeLosses, testing::ValuesIn(kBcubeShapes), name_of);
+INSTANTIATE_TEST_SUITE_P(All, BcubeLosses, testing::ValuesIn(bcube_shapes()), name_of);
 
 // What a server contributes, when and wherever it is sent again, is its gradient and residual,
 // rounded; what it keeps is what it has not delivered; the averages of one level have the bits of

@@ -13,7 +13,7 @@ namespace sluice::sim {
 namespace {
 
 class BcubePipeline : public testing::TestWithParam<BcubeShape> {};
-INSTANTIATE_TEST_SUITE_P(All, BcubePipeline, testing::ValuesIn(kBcubeShapes), name_of);
+INSTANTIATE_TEST_SUITE_P(All, BcubePipeline, testing::ValuesIn(bcube_shapes()), name_of);
 
 struct UnderWay {
   TimeNs from = 0, until = 0;

@@ -103,7 +103,7 @@ TEST_P(BcubeReturns, WhoIsInACollectiveVotesToo) {
   options.steps = 6;
   for (Step step = 1; step <= options.steps; ++step)
     options.collectives.push_back({.before_step = step, .kind = CollectiveKind::kBarrier});
-  for (options.seed = 1; options.seed <= 200; ++options.seed) {
+  for (options.seed = 1; options.seed <= 200; options.seed += seed_stride()) {
     BcubeWorld world(options);
     world.kill({.parts = {{.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 0}},
                 .after_ns = static_cast<DurationNs>(options.seed) * 20 * kMicrosecond});
@@ -125,7 +125,7 @@ TEST_P(BcubeReturns, WhatIsOverForSomeIsOverForAll) {
                                    .root = Rank{static_cast<std::uint16_t>(step % 4)},
                                    .size_bytes = 3'000});
   }
-  for (options.seed = 1; options.seed <= 40; ++options.seed) {
+  for (options.seed = 1; options.seed <= 40; options.seed += seed_stride()) {
     BcubeWorld world(options);
     world.kill({.parts = {{.kind = BcubeWorld::Part::Kind::kCable,
                            .index = static_cast<std::uint32_t>(options.seed % 4),
