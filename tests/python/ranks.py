@@ -4,17 +4,17 @@
 JSON can hold; its imports stand inside it. The processes see the launcher's environment.
 """
 
+import functools
 import inspect
 import json
 import os
 import secrets
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from typing import NamedTuple
 
+from forked import Forker
 from sluice._processes import Child, stop_all
 from sluice.launch import free_port, rank_environment
 
@@ -34,6 +34,19 @@ class Outcome(NamedTuple):
     seconds: float
 
 
+@functools.cache
+def _forker():
+    return Forker()
+
+
+class _Rank(Child):
+    """A Child that began with torch imported."""
+
+    def __init__(self, *asked):
+        self.popen = _forker().start(*asked)
+        self.pid = self.popen.pid
+
+
 class Ranks:
     """Running processes of one test; a context manager that leaves none behind."""
 
@@ -50,8 +63,8 @@ class Ranks:
         base["PYTHONPATH"] = os.pathsep.join((base["PYTHONPATH"], os.path.dirname(__file__)))
         base.setdefault("SLUICE_JOB", f"{function.__name__}-{secrets.token_hex(4)}"[-60:])
         port, run_id = free_port(), secrets.token_hex(8)
-        self.children, self._logs, self._start = [], [], time.monotonic()
-        self._command, self._environments = [sys.executable, "-B", str(script)], []
+        self.children, self._start = [], time.monotonic()
+        self._script, self._environments = script, []
         for rank in range(count):
             env = rank_environment(base, rank=rank, local_rank=rank, local_world_size=count,
                                    world_size=world_size or count, node_rank=0,
@@ -60,12 +73,11 @@ class Ranks:
             env["TEST_RESULT"] = str(self._result(rank))
             env.update(own(rank) if own else {})
             self._environments.append(env)
-            self._logs.append(open(folder / f"rank{rank}.log", "w+b"))
+            self._log(rank).write_bytes(b"")
             self.children.append(self._child(rank))
 
     def _child(self, rank):
-        return Child(self._command, env=self._environments[rank], stdin=subprocess.DEVNULL,
-                     stdout=self._logs[rank], stderr=subprocess.STDOUT)
+        return _Rank(self._script, self._environments[rank], self._log(rank))
 
     def restart(self, rank):
         """Starts the process of a rank that has ended once more; its log goes on."""
@@ -78,9 +90,11 @@ class Ranks:
     def _result(self, rank):
         return self._folder / f"rank{rank}.json"
 
+    def _log(self, rank):
+        return self._folder / f"rank{rank}.log"
+
     def output(self, rank):
-        self._logs[rank].flush()
-        return (self._folder / f"rank{rank}.log").read_text(errors="replace")
+        return self._log(rank).read_text(errors="replace")
 
     def wait_for(self, rank, text, timeout_s=60):
         """Until the rank has printed `text`."""
@@ -124,8 +138,6 @@ class Ranks:
 
     def __exit__(self, *_exc):
         stop_all(self.children, grace_s=0.5)
-        for log in self._logs:
-            log.close()
 
 
 def run(function, count, folder, timeout_s=60, **options):
