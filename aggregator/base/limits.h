@@ -10,14 +10,12 @@ namespace sluice {
 
 inline constexpr std::size_t kMaxWorkers = 1024;  // per job
 inline constexpr std::size_t kMaskWords = kMaxWorkers / 64;
-inline constexpr std::size_t kMaxJobs = 256;   // per appliance
-inline constexpr std::size_t kMaxShards = 16;  // per appliance
-inline constexpr std::size_t kStreamCount = 3;
-inline constexpr std::uint32_t kMaxWindow = 8;   // retained steps of a stream
-inline constexpr std::uint32_t kSyncWindow = 2;  // sufficient while k = n
-inline constexpr std::uint32_t kAsyncWindow =
-    4;  // for other jobs: steps that a straggler may lag and still pull
-inline constexpr std::uint32_t kFullSteps = 2;  // the first steps have k = n, whatever the policy
+inline constexpr std::size_t kMaxJobs = 256;      // per appliance
+inline constexpr std::size_t kMaxShards = 16;     // per appliance
+inline constexpr std::uint32_t kMaxWindow = 8;    // retained steps of a stream
+inline constexpr std::uint32_t kSyncWindow = 2;   // sufficient while k = n
+inline constexpr std::uint32_t kAsyncWindow = 4;  // else: what a straggler may lag and pull
+inline constexpr std::uint32_t kFullSteps = 2;    // the first steps are k = n, whatever the policy
 inline constexpr std::uint32_t kLastStep = UINT32_MAX - 1;  // step numbers never wrap
 inline constexpr std::uint32_t kChunksPerBlock = 64;        // the unit of probes and of sharding
 inline constexpr std::uint32_t kCollectiveChunks = 64;      // one block: a collective has one shard

@@ -1,9 +1,10 @@
 // The ids of the protocol as distinct types, and the small enumerations that both ends share.
 //
-// A job is one training run, a rank one of its workers, a stream one of its three sequences of
-// steps, a chunk a range of one tensor that fits one packet.
+// A job is one training run, a rank one of its workers, a stream one of the three kinds of traffic
+// that its kind has, a chunk a range of one tensor that fits one packet.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -32,14 +33,41 @@ inline constexpr unsigned kPrioritiesOfClass =
     8;  // priorities in a row that share a class of a port
 
 enum class StreamId : std::uint8_t {
-  kGradients = 0,    // a sum of all workers in each step; in a store, pushes
+  kGradients = 0,    // a sum of all workers in each step
   kCollectives = 1,  // broadcast and barrier, at most kCollectiveChunks chunks each
-  kState = 2,        // parameters and optimizer state, for a resync; in a store, pulls
+  kState = 2,        // parameters and optimizer state, for resync
+  kPushes = 3,       // updates to a store's blocks
+  kPulls = 4,        // values of a store's blocks
 };
+inline constexpr std::size_t kStreamCount = 5;
+// A stream's chunks belong to steps, which have records and slots. A store's blocks have clocks.
+constexpr bool has_steps(StreamId stream) noexcept { return stream <= StreamId::kState; }
 
 // The kind of a job: the appliance keeps sums of its workers' gradients, or their parameters
 // (store/).
 enum class JobKind : std::uint8_t { kSums = 0, kStore = 1 };
+
+// A job's kind is its list of streams. Arrays with an entry a stream of a job are in the order of
+// that list. Chunks of the first stream are those of the job's tensors.
+inline constexpr std::size_t kStreamsOfJob = 3;
+using StreamList = std::array<StreamId, kStreamsOfJob>;
+constexpr StreamList streams_of(JobKind kind) noexcept {
+  return kind == JobKind::kSums
+             ? StreamList{StreamId::kGradients, StreamId::kCollectives, StreamId::kState}
+             : StreamList{StreamId::kPushes, StreamId::kCollectives, StreamId::kPulls};
+}
+inline constexpr std::size_t kTensorStream = 0;
+// The stream's place in that list.
+constexpr std::size_t index_of(StreamId stream) noexcept {
+  switch (stream) {
+    case StreamId::kGradients:
+    case StreamId::kPushes: return kTensorStream;
+    case StreamId::kCollectives: return 1;
+    case StreamId::kState:
+    case StreamId::kPulls: break;
+  }
+  return 2;
+}
 
 // Types of tensors' elements, and of elements on the wire. kBytes is opaque data, which is copied
 // and never summed. kInt8 is no tensor's type: it is float32 elements on the wire, with a scale

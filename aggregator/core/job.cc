@@ -33,6 +33,17 @@ std::uint32_t owned_chunks_of(std::uint32_t chunk_count, std::uint16_t shard_cou
   return owned;
 }
 
+// By index_of(). A store's pushes and pulls are of the same blocks.
+std::array<std::uint32_t, kStreamsOfJob> block_counts_of(const JobSpec& spec) noexcept {
+  std::array<std::uint32_t, kStreamsOfJob> counts{};
+  for (const StreamId stream : streams_of(spec.kind()))
+    counts[index_of(stream)] =
+        has_steps(stream)
+            ? (spec.chunk_counts[index_of(stream)] + kChunksPerBlock - 1) / kChunksPerBlock
+            : spec.store->block_count;
+  return counts;
+}
+
 // Words of remembered signs a gradient chunk; 0 when the policy asks for none.
 std::size_t sign_words_of(const JobSpec& spec) noexcept {
   if (spec.policy.kind != PolicyKind::kSaina) return 0;
@@ -64,7 +75,7 @@ std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
   std::size_t total_bytes =
       sizeof(Job) + spec.world_size * sizeof(Member) +
       spec.shard_count * (sizeof(JobSlice) + sizeof(StepSummary) + spec.world_size * kFlowBytes);
-  for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
+  for (std::size_t stream = 0; stream < kStepStreams.size(); ++stream) {
     const std::size_t content_bytes =
         stream == index_of(StreamId::kGradients) ? sizeof(Sum) : sizeof(wire::Operation);
     const std::size_t slot_bytes = sizeof(Slot) + content_bytes +
@@ -87,10 +98,12 @@ std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
 
 Job::Job(const JobSpec& job_spec, BuildProgress* progress)
     : spec(job_spec),
+      streams(streams_of(job_spec.kind())),
       mask_word_count(sluice::mask_words(job_spec.world_size)),
       members(job_spec.world_size),
       slices(job_spec.shard_count),
       summaries(job_spec.shard_count),
+      block_counts_(block_counts_of(job_spec)),
       by_shard_count_(job_spec.shard_count),
       by_window_{Divisor(std::max(job_spec.windows[0], 1u)),
                  Divisor(std::max(job_spec.windows[1], 1u)),
@@ -106,9 +119,10 @@ Job::Job(const JobSpec& job_spec, BuildProgress* progress)
     job_slice.replies.resize(std::size_t{spec.world_size} * kRepliesPerMember);
     job_slice.turns.resize(spec.world_size);
     if (spec.store) make_store(job_slice, ShardId{shard}, progress);
-    for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
-      StreamSlice& slice = job_slice.of(static_cast<StreamId>(stream));
-      slice.chunk_count = owned_chunks(static_cast<StreamId>(stream), ShardId{shard});
+    for (const StreamId id : kStepStreams) {
+      const std::size_t stream = index_of(id);
+      StreamSlice& slice = job_slice.of(id);
+      slice.chunk_count = owned_chunks(id, ShardId{shard});
       slice.by_chunk_count = Divisor(std::max(1u, slice.chunk_count));
       slice.stride_floats = stride_floats(spec, stream);
       slice.mask_word_count = mask_word_count;
@@ -117,14 +131,14 @@ Job::Job(const JobSpec& job_spec, BuildProgress* progress)
             (spec.windows[stream] >= 2 && spec.windows[stream] <= kMaxWindow));
       resize_noted(slice.slots, slot_count, progress);
       resize_noted(slice.masks, slot_count * mask_word_count, progress);
-      if (stream == index_of(StreamId::kGradients))
+      if (id == StreamId::kGradients)
         make_gradients(job_slice.gradients, slot_count, progress);
       else
-        job_slice.pieces_of(static_cast<StreamId>(stream)).operations.resize(slot_count);
+        job_slice.pieces_of(id).operations.resize(slot_count);
       slice.data = allocate_prefaulted(slot_count * slice.stride_floats, progress);
     }
   }
-  for (const StreamId stream : kStreams) {
+  for (const StreamId stream : kStepStreams) {
     std::uint64_t owned = 0;
     for (JobSlice& job_slice : slices) owned += job_slice.of(stream).chunk_count;
     CHECK(owned == spec.chunk_counts[index_of(stream)]);
@@ -160,14 +174,13 @@ void Job::make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProg
 }
 
 std::uint32_t Job::owned_chunks(StreamId stream, ShardId shard) const noexcept {
-  return owned_chunks_of(spec.chunk_counts[static_cast<std::size_t>(stream)], spec.shard_count,
-                         shard.value);
+  return owned_chunks_of(spec.chunk_counts[index_of(stream)], spec.shard_count, shard.value);
 }
 
 void Job::start(TimeNs now) noexcept {
   CHECK(!started());
-  for (std::size_t stream = 0; stream < kStreamCount; ++stream)
-    if (spec.chunk_counts[stream] != 0) publish(static_cast<StreamId>(stream), 1, now);
+  for (const StreamId stream : kStepStreams)
+    if (spec.chunk_counts[index_of(stream)] != 0) publish(stream, 1, now);
   CHECK(started());
 }
 

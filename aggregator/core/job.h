@@ -32,11 +32,6 @@ namespace sluice::agg {
 
 inline constexpr Step kNoStep = UINT32_MAX;  // "never", of a member that has not left
 
-// Streams as array indices.
-constexpr std::size_t index_of(StreamId stream) noexcept {
-  return static_cast<std::size_t>(stream);
-}
-
 // The specification of a job; every rank's join must agree on it.
 struct JobSpec {
   JobId id;
@@ -47,10 +42,13 @@ struct JobSpec {
   bool allow_nil = true;
   bool reproducible = false;  // sums in the order of ranks; of a synchronous job
   PolicyOptions policy;
-  std::optional<StoreSpec> store;                          // of kind store: no sums
-  std::array<std::uint32_t, kStreamCount> chunk_counts{};  // 0: no such stream
-  std::array<std::uint32_t, kStreamCount> max_elems{};     // of a chunk; ignored for kCollectives
-  std::array<std::uint32_t, kStreamCount> windows{};       // steps retained, 2 .. kMaxWindow
+  std::optional<StoreSpec> store;  // of kind store: no sums
+  // Of streams with steps, by index_of(). chunk_counts 0: the job has no such stream.
+  std::array<std::uint32_t, kStreamsOfJob> chunk_counts{};
+  std::array<std::uint32_t, kStreamsOfJob> max_elems{};  // of a chunk; ignored for kCollectives
+  std::array<std::uint32_t, kStreamsOfJob> windows{};    // steps retained, 2 .. kMaxWindow
+
+  JobKind kind() const noexcept { return store ? JobKind::kStore : JobKind::kSums; }
 };
 
 // One rank. The control thread writes it and shards read it, except the fields that say otherwise.
@@ -60,11 +58,12 @@ struct alignas(kCacheLineBytes) Member {
   std::atomic<Cookie> stale_cookie{0};  // of the process whose rank was taken over last
   // The steps of each stream that it contributes to: joined_from <= step < left_from. left_from is
   // kNoStep while it stays, 0 when dead; joined_from grows when a process returns to a running job.
-  // From there on joined_from is kNoStep, so the rank is in no step, until shard 0 writes it.
-  std::array<std::atomic<Step>, kStreamCount> joined_from{0, 0, 0};
-  std::array<std::atomic<Step>, kStreamCount> left_from{kNoStep, kNoStep, kNoStep};
-  // While the rank fetches another rank's state: the first gradient step that must not complete
-  // without it, so that the window waits. kNoStep: there is none.
+  // From there on joined_from is kNoStep, so the rank is in no step, until shard 0 writes it. Of
+  // kPushes joined_from is the rank's first iteration.
+  std::array<std::atomic<Step>, kStreamsOfJob> joined_from{0, 0, 0};
+  std::array<std::atomic<Step>, kStreamsOfJob> left_from{kNoStep, kNoStep, kNoStep};
+  // While it fetches another rank's state: the first gradient step that must not complete without
+  // it, so that the window waits. kNoStep: there is none.
   std::atomic<Step> hold_from{kNoStep};
   std::atomic<bool> reachable{false};    // joined and not gone: results are sent to it
   std::atomic<TimeNs> last_heard_ns{0};  // on the control port; shards keep their own in Flow
@@ -121,9 +120,10 @@ class Job {
   explicit Job(const JobSpec& spec, BuildProgress* progress = nullptr);
 
   const JobSpec spec;
+  const StreamList streams;  // that its kind has
   const std::size_t mask_word_count;
   std::vector<Member> members;
-  std::array<StreamWindow, kStreamCount> windows;
+  std::array<StreamWindow, kStreamsOfJob> windows;
   std::vector<JobSlice> slices;  // one a shard
   // One for each shard, of the gradient step that it closed last. Read by the shard that closes the
   // step last, which StreamWindow::shards_left tells.
@@ -159,18 +159,20 @@ class Job {
   // Opens step 1 of every stream: all ranks have joined. Control thread, once.
   void start(TimeNs now) noexcept;
   bool started() const noexcept {
-    return open_step(spec.store ? StreamId::kCollectives : StreamId::kGradients) != 0;
+    return std::ranges::any_of(windows, [](const StreamWindow& window) {
+      return window.open_step.load(std::memory_order_acquire) != 0;
+    });
   }
-  // Blocks of a stream, as probes name them.
+  bool has(StreamId stream) const noexcept { return streams[index_of(stream)] == stream; }
+  // Blocks of a stream, as probes name them; 0: the job has no such stream.
   std::uint32_t block_count(StreamId stream) const noexcept {
-    if (spec.store && stream != StreamId::kCollectives) return spec.store->block_count;
-    return (spec.chunk_counts[index_of(stream)] + kChunksPerBlock - 1) / kChunksPerBlock;
+    return has(stream) ? block_counts_[index_of(stream)] : 0;
   }
   // The chunks of a block, as bits. The chunks of a store's blocks are known to its shards alone:
   // all bits.
   std::uint64_t chunks_in_block(StreamId stream, std::uint32_t block) const noexcept {
     DCHECK(block < block_count(stream));
-    if (spec.store && stream != StreamId::kCollectives) return ~std::uint64_t{0};
+    if (!has_steps(stream)) return ~std::uint64_t{0};
     const std::uint32_t left = spec.chunk_counts[index_of(stream)] - block * kChunksPerBlock;
     return ~std::uint64_t{0} >> (kChunksPerBlock - std::min(kChunksPerBlock, left));
   }
@@ -197,8 +199,9 @@ class Job {
   void make_store(JobSlice& slice, ShardId shard, BuildProgress* progress);
   void make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProgress* progress);
 
+  const std::array<std::uint32_t, kStreamsOfJob> block_counts_;
   const Divisor by_shard_count_;
-  const std::array<Divisor, kStreamCount> by_window_;  // by 1 where there is no such stream
+  const std::array<Divisor, kStreamsOfJob> by_window_;  // by 1 where there is no such stream
   Policy policy_;
   StepClock clock_;
   std::vector<double> durations_s_;

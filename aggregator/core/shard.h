@@ -53,8 +53,8 @@ struct ShardCommand {
     kAddJob,        // start serving `job`
     kMemberGone,    // members[rank].left_from has changed: clear the rank where it no longer counts
     kMemberJoined,  // members[rank] is a new process, or one given up too early: answered by
-                    // kMemberAdmitted from shard 0, or by nothing and then asked again; of a
-                    // store by each shard in JobSlice::joiners
+                    // kMemberAdmitted from shard 0, or by nothing and then asked again
+    kHoldClocks,    // of a store: so is members[rank], answered by each shard in JobSlice::joiners
     kMemberStarts,  // of a store: all shards hold their clocks for it, it starts at `first`
     kHoldReleased,  // members[rank].hold_from is kNoStep again: no step waits for it any more
     kOpenTransfer,  // job->transfer is new: answered by kTransferOpened from shard 0
@@ -65,7 +65,7 @@ struct ShardCommand {
   Kind kind{};
   Job* job = nullptr;
   Rank rank;
-  std::uint32_t admission = 0;  // kMemberJoined of a store, kMemberStarts
+  std::uint32_t admission = 0;  // kHoldClocks, kMemberStarts
   Step first = 0;               // kMemberStarts
 };
 
@@ -221,6 +221,7 @@ class Shard {
   void report_lost_transfer(Job& job) noexcept;
   bool has_part(Job& job, StreamId stream) noexcept;
   void sweep(StreamSlice& slice) noexcept;
+  bool work_on(Job& job, StreamId stream, TimeNs now) noexcept;
   bool sweep_some(Job& job, StreamId stream, TimeNs now) noexcept;
   void add_job(Job& job) noexcept;
   void remove_job(Job& job) noexcept;
@@ -270,8 +271,8 @@ class Shard {
   std::array<Job*, kMaxJobs> reply_jobs_{};  // ring: jobs with a member that has a turn
   std::size_t reply_job_head_ = 0;
   std::size_t reply_job_count_ = 0;
-  std::uint32_t results_in_turn_ = 0;                          // sent since the last reply
-  std::array<ActiveSlice, kMaxJobs * kStreamCount> active_{};  // ring
+  std::uint32_t results_in_turn_ = 0;                           // sent since the last reply
+  std::array<ActiveSlice, kMaxJobs * kStreamsOfJob> active_{};  // ring
   std::size_t active_head_ = 0;
   std::size_t active_count_ = 0;
   std::uint32_t sent_in_turn_ = 0;  // by the first of them

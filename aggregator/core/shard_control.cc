@@ -27,11 +27,9 @@ void Shard::handle_command(const ShardCommand& command, TimeNs now) noexcept {
   switch (command.kind) {
     case ShardCommand::Kind::kAddJob: add_job(*command.job); break;
     case ShardCommand::Kind::kMemberGone: member_gone(*command.job, command.rank); break;
-    case ShardCommand::Kind::kMemberJoined:
-      if (command.job->spec.store)
-        join_store(*command.job, command.rank, command.admission);
-      else
-        member_joined(*command.job, command.rank);
+    case ShardCommand::Kind::kMemberJoined: member_joined(*command.job, command.rank); break;
+    case ShardCommand::Kind::kHoldClocks:
+      join_store(*command.job, command.rank, command.admission);
       break;
     case ShardCommand::Kind::kMemberStarts:
       start_in_store(*command.job, command.rank, command.admission, command.first);
@@ -50,13 +48,13 @@ void Shard::add_job(Job& job) noexcept {
 }
 
 bool Shard::has_part(Job& job, StreamId stream) noexcept {
-  return job.slices[id_.value].of(stream).chunk_count != 0;
+  return has_steps(stream) && job.slices[id_.value].of(stream).chunk_count != 0;
 }
 
 void Shard::member_gone(Job& job, Rank rank) noexcept {
   if (!job.started()) return;
-  if (job.spec.store) leave_store(job, rank);
-  for (const StreamId stream : kStreams) {
+  for (const StreamId stream : job.streams) {
+    if (stream == StreamId::kPushes) leave_store(job, rank);
     // A shard without chunks of the stream takes no part in its steps and must not read its
     // records.
     if (!has_part(job, stream)) continue;
@@ -186,12 +184,23 @@ bool Shard::poll_work(TimeNs now) noexcept {
   for (Job* job : jobs_) {
     if (job == nullptr) continue;
     DCHECK(jobs_[job->spec.id.value] == job);
-    for (const StreamId stream : kStreams)
-      if (job->slices[id_.value].of(stream).sweeping) more |= sweep_some(*job, stream, now);
-    if (job->spec.store) more |= work_on_store(*job);
+    for (const StreamId stream : job->streams) more |= work_on(*job, stream, now);
   }
   sweep_pending_ = more;
   return more;
+}
+
+// True while some is left.
+bool Shard::work_on(Job& job, StreamId stream, TimeNs now) noexcept {
+  switch (stream) {
+    case StreamId::kGradients:
+    case StreamId::kCollectives:
+    case StreamId::kState:
+      return job.slices[id_.value].of(stream).sweeping && sweep_some(job, stream, now);
+    case StreamId::kPulls: return work_on_store(job);  // which pushes and pulls share
+    case StreamId::kPushes: break;
+  }
+  return false;
 }
 
 // Checks the next open slots of a stream. True while some are left.

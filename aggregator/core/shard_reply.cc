@@ -196,7 +196,7 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
     Reply& reply = reply_at(job, rank, flow.last_reply);
     CHECK(reply.want != 0);
     const auto chunk = static_cast<std::uint32_t>(std::countr_zero(reply.want));
-    if (job.spec.store && reply.stream != StreamId::kCollectives) {
+    if (reply.stream == StreamId::kPulls) {
       const ChunkIndex index = reply.block * kChunksPerBlock + chunk;
       reply.want &= reply.want - 1;
       if (reply.want == 0) flow.pulling &= ~bit(flow.last_reply);
@@ -236,7 +236,7 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
                     .first_incomplete = wire::kNoChunk,
                     .stream = reply.stream};
   MissingRanks missing{};
-  if (job.spec.store && reply.stream != StreamId::kCollectives) {
+  if (!has_steps(reply.stream)) {
     fill_store_answer(job, rank, reply, body, missing);
     return encode_answer(job, rank, reply, body, missing, out, now);
   }

@@ -54,7 +54,7 @@ void Shard::queue_values(Job& job) noexcept {
   if (slice.store_active || !slice.store->has_answers()) return;
   CHECK(active_count_ < active_.size());
   slice.store_active = true;
-  active_[(active_head_ + active_count_++) % active_.size()] = {&job, StreamId::kGradients};
+  active_[(active_head_ + active_count_++) % active_.size()] = {&job, StreamId::kPulls};
 }
 
 // A store's turn among the results, as long as that of a sum, whose result is sent to all members.
@@ -66,7 +66,7 @@ std::size_t Shard::send_values(Job& job, std::span<Transmit> burst, TimeNs now) 
   const std::size_t turn = std::min<std::size_t>(burst.size(), job.spec.world_size);
   std::size_t count = 0;
   for (StoreAnswer answer; count < turn && slice.store->poll_answer(answer);)
-    if (flow_that_may_get(job, StreamId::kGradients, 0, answer.rank) != nullptr)
+    if (flow_that_may_get(job, StreamId::kPulls, 0, answer.rank) != nullptr)
       count += write_values(job, answer, 0, burst[count], now);
   slice.results_sent.add(count);
   slice.store_active = slice.store->has_answers();
@@ -109,7 +109,7 @@ bool Shard::write_pulled_values(Job& job, Rank rank, ChunkIndex chunk, Transmit&
 void Shard::fill_store_answer(const Job& job, Rank rank, Reply& reply, wire::Answer& body,
                               MissingRanks& missing) const noexcept {
   const StoreShard& store = *job.slices[id_.value].store;
-  if (reply.stream == StreamId::kGradients) {
+  if (reply.stream == StreamId::kPushes) {
     body.counted = store.counted(reply.block, rank, reply.step);
   } else {
     const StoreShard::PullState state = store.pull_state(reply.block, rank, reply.step - 1);

@@ -67,14 +67,13 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
     const ActiveSlice front = active_[active_head_];
     Job& job = *front.job;
     DCHECK(jobs_[job.spec.id.value] == &job);
-    if (JobSlice& job_slice = job.slices[id_.value];
-        job_slice.store != nullptr && front.stream == StreamId::kGradients) {
+    JobSlice& job_slice = job.slices[id_.value];
+    if (front.stream == StreamId::kPulls) {
       if (count == burst.size()) return count;
       count += send_values(job, burst.subspan(count), now);
       next_active(job_slice.store_active);
       continue;
     }
-    JobSlice& job_slice = job.slices[id_.value];
     StreamSlice& slice = job_slice.of(front.stream);
     GradientSlice* const sums =
         front.stream == StreamId::kGradients ? &job_slice.gradients : nullptr;

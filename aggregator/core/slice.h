@@ -32,8 +32,9 @@
 
 namespace sluice::agg {
 
-inline constexpr StreamId kStreams[] = {StreamId::kGradients, StreamId::kCollectives,
-                                        StreamId::kState};
+// Those with slots: a slice has a StreamSlice for each, without chunks where its job has no such
+// stream.
+inline constexpr StreamList kStepStreams = streams_of(JobKind::kSums);
 inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
 
 // Alignment of objects that one thread writes and others read, and of objects of different shards
@@ -350,8 +351,8 @@ struct alignas(kCacheLineBytes) JobSlice {
   Counter slots_in_use;
 
   PieceSlice& pieces_of(StreamId stream) noexcept {
-    DCHECK(stream != StreamId::kGradients);
-    return pieces[static_cast<std::size_t>(stream) - 1];
+    DCHECK(stream != StreamId::kGradients && has_steps(stream));
+    return pieces[index_of(stream) - 1];
   }
   StreamSlice& of(StreamId stream) noexcept {
     if (stream == StreamId::kGradients) return gradients;

@@ -10,9 +10,8 @@
 namespace sluice::agg {
 namespace {
 
-constexpr auto kGradients = static_cast<std::size_t>(StreamId::kGradients);
-constexpr auto kCollectives = static_cast<std::size_t>(StreamId::kCollectives);
-constexpr auto kState = static_cast<std::size_t>(StreamId::kState);
+constexpr std::size_t kCollectives = index_of(StreamId::kCollectives);
+constexpr std::size_t kState = index_of(StreamId::kState);
 
 const char* name_of(AveragingChoice averaging) noexcept {
   switch (averaging) {
@@ -158,16 +157,17 @@ Refusal check_request(const JoinRequest& request, const JobsOptions& options) {
               text("job '%s' needs datagrams of %u bytes, the appliance's port carries %zu: lower "
                    "the chunk size or raise the port's mtu",
                    name.c_str(), unsigned{join.datagram_bytes}, request.max_datagram_bytes));
-  if (join.layouts[kGradients].chunk_count == 0 ||
-      join.layouts[kGradients].chunk_count > kMaxChunks)
+  if (join.layouts[kTensorStream].chunk_count == 0 ||
+      join.layouts[kTensorStream].chunk_count > kMaxChunks)
     return no(RefuseCode::kLimit,
               text("job '%s' has %u gradient chunks, a job has 1 to %u: choose bigger chunks",
-                   name.c_str(), join.layouts[kGradients].chunk_count, kMaxChunks));
+                   name.c_str(), join.layouts[kTensorStream].chunk_count, kMaxChunks));
   const std::size_t max_elems = chunk_bytes / (join.wire == Dtype::kInt8 ? 1 : 2);
-  if (join.layouts[kGradients].max_elems == 0 || join.layouts[kGradients].max_elems > max_elems)
+  if (join.layouts[kTensorStream].max_elems == 0 ||
+      join.layouts[kTensorStream].max_elems > max_elems)
     return no(RefuseCode::kBadRequest,
               text("job '%s' has up to %u elements in a chunk of %u bytes, possible are 1 to %zu",
-                   name.c_str(), join.layouts[kGradients].max_elems, chunk_bytes, max_elems));
+                   name.c_str(), join.layouts[kTensorStream].max_elems, chunk_bytes, max_elems));
   if (join.layouts[kCollectives].chunk_count != 0 &&
       join.layouts[kCollectives].chunk_count != kCollectiveChunks)
     return no(RefuseCode::kBadRequest,
@@ -284,11 +284,12 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
           .reproducible = effective_reproducible(request, options),
           .policy = effective_policy(request, options)};
   if (join.kind == JobKind::kStore) spec.store = store_spec(request, options);
-  spec.chunk_counts = {spec.store ? 0 : join.layouts[kGradients].chunk_count, kCollectiveChunks, 0};
-  spec.max_elems = {join.layouts[kGradients].max_elems, 0, 0};
+  spec.chunk_counts = {spec.store ? 0 : join.layouts[kTensorStream].chunk_count, kCollectiveChunks,
+                       0};
+  spec.max_elems = {join.layouts[kTensorStream].max_elems, 0, 0};
   size_windows(spec, options.max_job_memory_bytes);
   CHECK(request.rank.value < spec.world_size);
-  CHECK(spec.store.has_value() == (spec.chunk_counts[kGradients] == 0));
+  CHECK(spec.store.has_value() == (spec.chunk_counts[index_of(StreamId::kGradients)] == 0));
   if (Refusal refusal = check_shares(request, spec, options, usage); !refusal.ok())
     return refuse_job(std::move(refusal));
   if (Refusal refusal = check_room(spec, options, usage); !refusal.ok()) {

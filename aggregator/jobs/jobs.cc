@@ -170,7 +170,7 @@ void Jobs::carry_out_leave(JobEntry& entry, Rank rank, const wire::Leave& leave,
     }
     Member& shared = entry.shared(rank);
     const bool uneven = leave.reason == wire::LeaveReason::kUneven;
-    for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
+    for (std::size_t stream = 0; stream < kStreamsOfJob; ++stream) {
       const Step from = std::max(Step{leave.first_steps[stream]}, Step{1});
       if (stream == index_of(StreamId::kGradients) && entry.is_synchronous() && !uneven)
         member.missing_from = from;  // no step is complete without it: see check_ends()

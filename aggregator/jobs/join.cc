@@ -313,7 +313,7 @@ ControlResult Jobs::accept(const JobEntry& entry, const Request& request) const 
       .rejoined = entry.member(request.rank()).rejoined,
       .kept = entry.was_kept};
   const Member& shared = entry.shared(request.rank());
-  for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
+  for (std::size_t stream = 0; stream < kStreamsOfJob; ++stream) {
     const Step open = entry.job->windows[stream].open_step.load(std::memory_order_acquire);
     body.open_steps[stream] = std::max<Step>(open, 1);
     const Step joined = shared.joined_from[stream].load(std::memory_order_acquire);

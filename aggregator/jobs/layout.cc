@@ -79,7 +79,7 @@ std::optional<wire::Differs> first_difference(const JoinRequest& request, const 
 }  // namespace
 
 Refusal check_layout_agreement(const JoinRequest& request, const JobEntry& entry) {
-  const wire::StreamLayout given = request.join.layouts[index_of(StreamId::kGradients)];
+  const wire::StreamLayout given = request.join.layouts[kTensorStream];
   CHECK(entry.layout_rank.value < entry.world_size());
   if (entry.gradients.hash == given.hash && entry.gradients.chunk_count == given.chunk_count &&
       entry.gradients.max_elems == given.max_elems)

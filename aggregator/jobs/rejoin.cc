@@ -46,8 +46,8 @@ void Jobs::rejoin(JobEntry& entry, Rank rank, TimeNs now) {
   // In no step until shard 0 has said from which on. Asked again, it may have done so: then records
   // with the rank are out.
   if (!member.is(MemberPhase::kReturning))
-    for (const StreamId stream : {StreamId::kGradients, StreamId::kCollectives})
-      shared.joined_from[index_of(stream)].store(kNoStep, std::memory_order_release);
+    for (const std::size_t stream : {kTensorStream, index_of(StreamId::kCollectives)})
+      shared.joined_from[stream].store(kNoStep, std::memory_order_release);
   CHECK(member.cookie != 0 && !entry.resyncs.is_target(rank) && !entry.resyncs.in_line(rank));
   member.change_to(MemberPhase::kReturning);
   member.liveness.hear(now);
@@ -58,7 +58,8 @@ void Jobs::rejoin(JobEntry& entry, Rank rank, TimeNs now) {
 
   for (auto& left_from : shared.left_from) left_from.store(kNoStep, std::memory_order_release);
   shared.reachable.store(true, std::memory_order_release);
-  command(ShardCommand::Kind::kMemberJoined, entry, rank);
+  command(entry.is_store() ? ShardCommand::Kind::kHoldClocks : ShardCommand::Kind::kMemberJoined,
+          entry, rank);
 }
 
 // A shard drops events when too many wait; the member that speaks while it waits asks for them.
@@ -97,8 +98,8 @@ void Jobs::start_joiners(JobEntry& entry, TimeNs now) {
       return held >> 32 == member.admission;
     });
     if (!all_hold) continue;
-    entry.shared(rank).joined_from[index_of(StreamId::kGradients)].store(first,
-                                                                         std::memory_order_release);
+    entry.shared(rank).joined_from[index_of(StreamId::kPushes)].store(first,
+                                                                      std::memory_order_release);
     command(ShardCommand::Kind::kMemberStarts, entry, rank, first);
     member.admissions_due = 0;
     admitted(entry, rank, now);

@@ -41,7 +41,7 @@ std::string describe(JobKind kind, const StoreOptions& store) {
 }  // namespace
 
 StoreSpec store_spec(const JoinRequest& request, const JobsOptions& options) noexcept {
-  const wire::StreamLayout& layout = request.join.layouts[index_of(StreamId::kGradients)];
+  const wire::StreamLayout& layout = request.join.layouts[kTensorStream];
   return {.world_size = request.join.world_size,
           .block_count = layout.chunk_count / kChunksPerBlock,
           .max_elems = layout.max_elems,
@@ -53,7 +53,7 @@ StoreSpec store_spec(const JoinRequest& request, const JobsOptions& options) noe
 Refusal check_store_request(const JoinRequest& request, const JobsOptions& options) {
   const wire::Join& join = request.join;
   CHECK(join.kind == JobKind::kStore);
-  const wire::StreamLayout& layout = join.layouts[index_of(StreamId::kGradients)];
+  const wire::StreamLayout& layout = join.layouts[kTensorStream];
   const std::string job = "job '" + printable(request.name()) + "' of kind store: ";
   const auto refuse = [&](std::string why) {
     return no(wire::RefuseCode::kBadRequest, job + std::move(why));

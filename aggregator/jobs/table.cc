@@ -66,7 +66,7 @@ JobEntry* Jobs::found(const JoinRequest& request, JobSpec spec) {
   entry->name = spec.name;
   entry->ordinal = request.join.ordinal;
   entry->run_id = request.join.run_id;
-  entry->gradients = request.join.layouts[index_of(StreamId::kGradients)];
+  entry->gradients = request.join.layouts[kTensorStream];
   entry->averaging = request.join.averaging;
   entry->wire = request.join.wire;
   entry->store = request.join.store;

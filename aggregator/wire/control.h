@@ -21,7 +21,7 @@ inline constexpr std::size_t kProofBytes = 32;
 
 struct [[gnu::packed]] StreamLayout {
   std::uint64_t hash = 0;         // of the tensors, see layout_hash() in the client
-  std::uint32_t chunk_count = 0;  // 0: the stream does not exist (kGradients must)
+  std::uint32_t chunk_count = 0;  // 0: the stream does not exist (the tensors' must)
   std::uint32_t max_elems = 0;    // elements of its biggest chunk: sizes the accumulators
 };
 
@@ -40,8 +40,8 @@ struct [[gnu::packed]] Join {
   static constexpr PacketType kType = PacketType::kJoin;
   std::uint64_t nonce = 0;   // drawn once for each join; the same nonce gets the same answer
   std::uint64_t run_id = 0;  // of the launch; every rank of one run has the same
-  StreamLayout layouts[kStreamCount];
-  std::uint32_t features = 0;  // bits, kFeature...; the others must be 0
+  StreamLayout layouts[kStreamsOfJob];  // in the order of streams_of(kind)
+  std::uint32_t features = 0;           // bits, kFeature...; the others must be 0
   std::uint16_t world_size = 0;
   std::uint16_t ordinal = 0;  // which model of this process
   std::uint16_t chunk_bytes = 0;
@@ -82,10 +82,10 @@ struct [[gnu::packed]] Preparing {
 struct [[gnu::packed]] Accept {
   static constexpr PacketType kType = PacketType::kAccept;
   std::uint64_t nonce = 0;
-  std::uint32_t open_steps[kStreamCount] = {};  // the open step of each stream: 1 in a new job
-  std::uint32_t first_steps[kStreamCount] =
-      {};                // the first step of each stream that this worker contributes to
-  PolicyOptions policy;  // the policy of the job
+  // In the order of streams_of() the job's kind. Where each stream stands: 1 in a new job.
+  std::uint32_t open_steps[kStreamsOfJob] = {};
+  std::uint32_t first_steps[kStreamsOfJob] = {};  // first of each that this worker contributes to
+  PolicyOptions policy;                           // that the job runs
   std::uint32_t member_timeout_ms = 0;
   std::uint32_t resync_hold_ms = 0;
   std::uint16_t shards = 0;
@@ -140,7 +140,7 @@ enum class LeaveReason : std::uint8_t {
 
 struct [[gnu::packed]] Leave {
   static constexpr PacketType kType = PacketType::kLeave;
-  std::uint32_t first_steps[kStreamCount] = {};  // first step of each stream not contributed to
+  std::uint32_t first_steps[kStreamsOfJob] = {};  // first step of each stream not contributed to
   LeaveReason reason{};
 };
 

@@ -1,10 +1,10 @@
 // The bodies of data packets, port P + 1 + shard.
 //
-// Sums, pieces and stores have headers, probes and answers in common, and nothing else. A
-// contribution to a sum (stream kGradients) belongs to a step of the parameters and has a weight. A
-// piece (streams kCollectives and kState) belongs to an operation on which all ranks agree. Pushes
-// and pulls belong to a store's blocks, which have clocks of their own. Each body names its type
-// and its possible flags.
+// Sums, pieces and stores share their headers, probes and answers, and nothing else: a contribution
+// to a sum (stream kGradients) is of a step of parameters and has a weight; a piece (streams
+// kCollectives and kState) is of an operation that all ranks must agree on; a push and a pull
+// (streams kPushes and kPulls) are of a store's blocks, which have clocks of their own. Each body
+// names its type and the flags that it may have.
 #pragma once
 
 #include <cstddef>
@@ -149,10 +149,9 @@ struct [[gnu::packed]] Values {  // then elem_count float32
 
 // ---- of all streams ----
 //
-// In a store, a probe of stream kGradients is about pushes, and its step is the iteration; a probe
-// of kState is about pulls, and its step is one more than their `own`. A push is counted or not. A
-// pull is counted if it is parked or answered, and complete if its values can be sent and are not
-// about to be.
+// Of stream kPushes a probe's step is the iteration, and a push is counted or not. Of stream kPulls
+// it is one more than the pull's `own`; a pull is counted when it is parked or answered, and
+// complete when its values can be had and are not on their way.
 
 struct [[gnu::packed]] Probe {
   static constexpr PacketType kType = PacketType::kProbe;

@@ -26,8 +26,7 @@ Session::Session(SessionOptions options, Layout layout, TimeNs now)
       membership_(options_),
       datagram_bytes_(join_bytes(layout_, options_.world_size)) {
   if (options_.store) store_.emplace(options_, layout_, link_);
-  for (std::size_t id = 0; id < kStreamCount; ++id)
-    CHECK(streams_[id]->id() == static_cast<StreamId>(id));
+  for (const StreamId id : streams_of(JobKind::kSums)) CHECK(stream(id).id() == id);
   link_.counters.chunk_bytes = layout_.chunk_bytes();
   link_.counters.receive_credit_packets = options_.receive_credit_packets;
   act_on_join(now);
@@ -195,13 +194,13 @@ void Session::after_join(TimeNs now) {
             .window_steps = accept.window,
             .resync_hold_ms = accept.resync_hold_ms,
             .averaging = resolved(options_.averaging, accept.policy)};
-  const auto collective = static_cast<std::size_t>(StreamId::kCollectives);
+  constexpr std::size_t collective = index_of(StreamId::kCollectives);
   if (accept.rejoined != 0)
     collectives_.join(std::max<Step>(1, accept.first_steps[collective]),
                       accept.open_steps[collective]);
   membership_.begin(link_.identity, now);
   become(SessionState::kForming);
-  const Step open_step = accept.open_steps[static_cast<std::size_t>(StreamId::kGradients)];
+  const Step open_step = accept.open_steps[index_of(StreamId::kGradients)];
   if (open_step > 1 && !gradients_.tolerant())
     return fail({StatusCode::kRefused,
                  error_prefix(options_) + "the job is at step " + std::to_string(open_step) +

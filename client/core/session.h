@@ -169,7 +169,7 @@ class Session final : public Calls, public Driven {
   bool may_probe(std::uint16_t shard) const noexcept {
     return store_ || pieces_use(shard) || gradients_.recovery().may_probe(shard);
   }
-  Stream& stream(StreamId id) noexcept { return *streams_[static_cast<std::size_t>(id)]; }
+  Stream& stream(StreamId id) noexcept { return *streams_[index_of(id)]; }
   void work(TimeNs now) noexcept;
   void work(std::uint16_t shard, TimeNs now) noexcept;
   void remember_missing(const wire::Packet& packet, TimeNs now) noexcept;
@@ -184,7 +184,7 @@ class Session final : public Calls, public Driven {
   std::optional<Store> store_;
   Collectives collectives_;
   Transfers transfers_;
-  const std::array<Stream*, kStreamCount> streams_;  // by id
+  const std::array<Stream*, kStreamsOfJob> streams_;  // by index_of()
   JoinMachine join_;
   Membership membership_;
   const std::size_t datagram_bytes_;

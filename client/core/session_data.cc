@@ -9,7 +9,7 @@ namespace {
 
 // A state goes last, but its probes are few.
 constexpr std::array kProbeOrder = {StreamId::kCollectives, StreamId::kState, StreamId::kGradients};
-static_assert(kProbeOrder.size() == kStreamCount);
+static_assert(kProbeOrder.size() == kStreamsOfJob);
 
 }  // namespace
 
@@ -63,8 +63,10 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   } else if (packet.type() == wire::PacketType::kAnswer) {
     remember_missing(packet, now);
     const StreamId id = packet.body<wire::Answer>().stream;
-    verdict = store_ && id != StreamId::kCollectives ? store_->handle_answer(packet, now)
-                                                     : stream(id).handle_answer(packet, now);
+    if (has_steps(id))
+      verdict = stream(id).handle_answer(packet, now);
+    else
+      verdict = store_ ? store_->handle_answer(packet, now) : Verdict::kBadStream;
   }
   if (feedback.flags & wire::kFlagPulled) ++link_.counters.results_pulled;
   gradients_.confirm_arrived(*shard);

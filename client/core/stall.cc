@@ -22,7 +22,7 @@ Stall Session::stall(TimeNs now) const {
   Stall found{.stalled_ns = stalled_ns(now)};
   std::string& text = found.text;
   for (const StreamId id : {StreamId::kCollectives, StreamId::kState, StreamId::kGradients}) {
-    const Stream& stream = *streams_[static_cast<std::size_t>(id)];
+    const Stream& stream = *streams_[index_of(id)];
     const std::string waits = stream.describe(now);
     if (waits.empty()) continue;
     text += (text.empty() ? "" : "; ") + waits;
@@ -30,7 +30,7 @@ Stall Session::stall(TimeNs now) const {
   }
   if (const std::string waits = store_ ? store_->describe(now) : ""; !waits.empty()) {
     text += (text.empty() ? "" : "; ") + waits;
-    append_missing(found, StreamId::kState, store_->waiting_step(), now);
+    append_missing(found, StreamId::kPulls, store_->waiting_step(), now);
   }
   if (!text.empty()) text.insert(0, error_prefix(options_));
   return found;

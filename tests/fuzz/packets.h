@@ -125,7 +125,7 @@ inline std::vector<Seed> packet_seeds(const wire::Sender& sender) {
            wire::Pull{.flow = {.number = 3, .credit = 100}, .chunks = 1, .need = 1, .own = 1})},
       {"values", packet_bytes(sender, wire::Values{.chunk = 1, .elem_count = 2}, {}, data)},
       {"probe_pulls",
-       packet_bytes(sender, wire::Probe{.step = 2, .want = 1, .stream = StreamId::kState})},
+       packet_bytes(sender, wire::Probe{.step = 2, .want = 1, .stream = StreamId::kPulls})},
       {"probe_closed", packet_bytes(sender, wire::Probe{.step = 2, .want = ~std::uint64_t{0}})},
       {"probe", packet_bytes(sender, wire::Probe{.step = 1, .want = ~std::uint64_t{0}})},
       {"probe_collective",

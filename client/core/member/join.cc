@@ -53,12 +53,10 @@ wire::Join make_request(const SessionOptions& options, const Layout& layout) {
                   .print_tensors = print_tensors(layout, options.world_size)};
   if (options.prune.rule != PruneRule::kOff) join.prune = options.prune;
   CHECK(options.store.has_value() == layout.in_blocks());
-  join.layouts[static_cast<std::size_t>(StreamId::kGradients)] = {
-      .hash = layout.hash(),
-      .chunk_count = layout.chunk_count(),
-      .max_elems = layout.max_chunk_elems()};
-  join.layouts[static_cast<std::size_t>(StreamId::kCollectives)] = {.chunk_count =
-                                                                        kCollectiveChunks};
+  join.layouts[kTensorStream] = {.hash = layout.hash(),
+                                 .chunk_count = layout.chunk_count(),
+                                 .max_elems = layout.max_chunk_elems()};
+  join.layouts[index_of(StreamId::kCollectives)] = {.chunk_count = kCollectiveChunks};
   const std::size_t name_bytes = std::min(options.job_name.size(), kMaxJobNameBytes);
   std::memcpy(join.name, options.job_name.data(), name_bytes);
   return join;

@@ -66,7 +66,7 @@ void Store::join(const wire::Accept& accept) {
       chunks.reserve((blocks_.size() / accept.shards + 1) *
                      (lost == &lost_pulls_ ? 1 : kChunksPerBlock));
   }
-  const Step first = std::max<Step>(1, accept.first_steps[0]);
+  const Step first = std::max<Step>(1, accept.first_steps[index_of(StreamId::kPushes)]);
   for (Layer& layer : layers_) layer.pushed = first - 1;
   kept_ = accept.kept != 0;
 }
@@ -313,7 +313,7 @@ Verdict Store::handle_answer(const wire::Packet& packet, TimeNs now) {
   if (body.block >= blocks_.size()) return Verdict::kBadChunk;
   const Layer& layer = layers_[blocks_[body.block].layer];
   const std::uint16_t shard = shard_of_block(body.block);
-  const bool of_push = body.stream == StreamId::kGradients;
+  const bool of_push = body.stream == StreamId::kPushes;
   // A late answer, about what is done or was asked before.
   if (of_push ? !layer.pushing || body.step != layer.push_step
               : !layer.pulling || body.step != layer.own + 1)

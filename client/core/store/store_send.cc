@@ -144,7 +144,7 @@ bool Store::write_probe(std::uint16_t shard, Transmit& transmit, std::span<std::
                      .step = of_push ? layer.push_step : layer.own + 1,
                      .block = plan.block,
                      .want = plan.want,
-                     .stream = of_push ? StreamId::kGradients : StreamId::kState};
+                     .stream = of_push ? StreamId::kPushes : StreamId::kPulls};
     body.flow.priority = priority_of(index);
     transmit = {.bytes = wire::encode(out, link_.identity, body),
                 .port_offset = static_cast<std::uint16_t>(1 + shard),

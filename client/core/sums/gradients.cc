@@ -54,8 +54,7 @@ void GradientStream::join(const wire::Accept& accept) {
   if (!policy.tolerates_stragglers()) return;
   arena_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
   late_.join(policy, layout_.chunk_count(), layout_.chunk_bytes());
-  first_step_ =
-      std::max<Step>(1, accept.first_steps[static_cast<std::size_t>(StreamId::kGradients)]);
+  first_step_ = std::max<Step>(1, accept.first_steps[index_of(StreamId::kGradients)]);
   if (accept.rejoined != 0)
     tensors_.fall_behind({StatusCode::kBehind,
                           error_prefix(options_) +

@@ -93,10 +93,10 @@ TEST_F(StoreJob, PushesMoveAClockAndWhoWaitedGetsTheValues) {
 TEST_F(StoreJob, WhoseWordsWereLostAsksWhatHasCome) {
   start(0);
   push(workers[0], 1, 1, 2);
-  EXPECT_EQ(probe(workers[0], 0, StreamId::kGradients, 1).counted, 0b10u);
-  EXPECT_EQ(probe(workers[0], 0, StreamId::kState, 2).counted, 0u);  // the pull was lost
+  EXPECT_EQ(probe(workers[0], 0, StreamId::kPushes, 1).counted, 0b10u);
+  EXPECT_EQ(probe(workers[0], 0, StreamId::kPulls, 2).counted, 0u);  // the pull was lost
   pull(workers[0], 0, 1, 1);
-  wire::Answer parked = probe(workers[0], 0, StreamId::kState, 2);
+  wire::Answer parked = probe(workers[0], 0, StreamId::kPulls, 2);
   EXPECT_EQ(parked.counted, 0b11u);
   EXPECT_EQ(parked.complete, 0u);
   EXPECT_EQ(parked.first_incomplete, 0u);
@@ -104,14 +104,25 @@ TEST_F(StoreJob, WhoseWordsWereLostAsksWhatHasCome) {
   push(workers[0], 1, 0, 2);
   push_block(workers[1], 1, 0, 4);
   EXPECT_THAT(values(), SizeIs(2));
-  EXPECT_EQ(probe(workers[0], 0, StreamId::kState, 2, 0b10).complete, 0b11u);
+  EXPECT_EQ(probe(workers[0], 0, StreamId::kPulls, 2, 0b10).complete, 0b11u);
   EXPECT_EQ(values(), (std::vector<std::array<float, 3>>{{0, 1, 13}}));
+}
+
+TEST_F(StoreJob, ItHasNoStreamsOfSumsAndSumsHaveNoneOfAStore) {
+  start(0);
+  for (const StreamId stream : {StreamId::kGradients, StreamId::kState})
+    EXPECT_EQ(data(workers[0], 0, wire::Probe{.step = 1, .stream = stream}), Verdict::kBadStream);
+  Worker sums{.name = "sums", .world_size = 1};
+  sums.join.layouts[0] = {.hash = 6, .chunk_count = 1, .max_elems = 4};
+  ASSERT_TRUE(join(sums).is(PacketType::kAccept));
+  for (const StreamId stream : {StreamId::kPushes, StreamId::kPulls})
+    EXPECT_EQ(data(sums, 0, wire::Probe{.step = 1, .stream = stream}), Verdict::kBadStream);
 }
 
 TEST_F(StoreJob, AnAnswerDoesNotOvertakeTheValuesThatItSpeaksOf) {
   start(0);
   pull(workers[0], 0, 0, 0);
-  probe(workers[0], 0, StreamId::kState, 1);
+  probe(workers[0], 0, StreamId::kPulls, 1);
   const auto answer = std::ranges::find_if(
       arrived, [](const Sent& sent) { return sent.packet.type() == PacketType::kAnswer; });
   ASSERT_NE(answer, arrived.end());
@@ -185,7 +196,7 @@ TEST_F(StoreJob, ALossWakesWhoeverWaitedAndTheProcessLearnsThatItIsOut) {
   const Answered told = keepalive(workers[1]);
   ASSERT_TRUE(told.is(PacketType::kNotice));
   EXPECT_THAT(told.text(), HasSubstr("goes on with 1 of 2 ranks"));
-  EXPECT_EQ(probe(workers[0], 0, StreamId::kState, 2, 0b11).complete, 0b11u);
+  EXPECT_EQ(probe(workers[0], 0, StreamId::kPulls, 2, 0b11).complete, 0b11u);
   EXPECT_EQ(values(), (std::vector<std::array<float, 3>>{{0, 0, 12}, {0, 1, 12}}));
 }
 
@@ -236,7 +247,7 @@ TEST_F(StoreJob, AStartThatWasMeantForTheProcessBeforeIsNobodys) {
     }
     return only_job()->slices[1].store->state(Rank{1});
   };
-  EXPECT_EQ(tell(Kind::kMemberJoined, 7, 0), State::kHeld);
+  EXPECT_EQ(tell(Kind::kHoldClocks, 7, 0), State::kHeld);
   EXPECT_EQ(tell(Kind::kMemberStarts, 6, 1), State::kHeld);
   EXPECT_EQ(tell(Kind::kMemberStarts, 7, 1), State::kLive);
 }
