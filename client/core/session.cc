@@ -18,18 +18,32 @@ std::size_t event_capacity(const Layout& layout) { return 2 * layout.tensor_coun
 Session::Session(SessionOptions options, Layout layout, TimeNs now)
     : Calls(std::move(options), std::move(layout)),
       link_(event_capacity(layout_)),
-      gradients_(options_, layout_, tensors_, residuals_, link_),
       collectives_(options_, layout_.chunk_bytes(), link_),
-      transfers_(options_, layout_.chunk_bytes(), link_),
-      streams_{&gradients_, &collectives_, &transfers_},
       join_(options_, layout_, now),
       membership_(options_),
       datagram_bytes_(join_bytes(layout_, options_.world_size)) {
-  if (options_.store) store_.emplace(options_, layout_, link_);
-  for (const StreamId id : streams_of(JobKind::kSums)) CHECK(stream(id).id() == id);
+  options_.store ? make_store() : make_sums();
+  for (const StreamId id : streams_of(options_.store ? JobKind::kStore : JobKind::kSums))
+    CHECK(find(id) != nullptr);
   link_.counters.chunk_bytes = layout_.chunk_bytes();
   link_.counters.receive_credit_packets = options_.receive_credit_packets;
   act_on_join(now);
+}
+
+// Collectives leave first: ranks wait for them. A state goes last, but its probes are few.
+void Session::make_sums() {
+  gradients_ = std::make_unique<GradientStream>(options_, layout_, tensors_, residuals_, link_);
+  transfers_ = std::make_unique<Transfers>(options_, layout_.chunk_bytes(), link_);
+  streams_ = {gradients_.get(), &collectives_, transfers_.get()};
+  probe_order_ = {&collectives_, transfers_.get(), gradients_.get()};
+  send_order_ = {&collectives_, gradients_.get(), transfers_.get()};
+}
+
+void Session::make_store() {
+  store_ = std::make_unique<Store>(options_, layout_, link_);
+  streams_ = {&store_->pushes(), &store_->pulls(), &collectives_};
+  probe_order_ = {&store_->pulls(), &store_->pushes(), &collectives_};
+  send_order_ = {&collectives_, &store_->pulls(), &store_->pushes()};
 }
 
 // The only changes that there are.
@@ -60,18 +74,13 @@ void Session::close(Event event, TimeNs now) {
   CHECK(event.kind == Event::Kind::kFailed || event.kind == Event::Kind::kLeft);
   last_stall_ = describe_stall(now);
   become(SessionState::kClosed);
-  gradients_.await_measurements();
   const Status why = status();
-  for (std::uint32_t tensor = 0; tensor < tensors_.count(); ++tensor)
-    if (tensors_.in_flight(tensor))
-      link_.events.push({.kind = Event::Kind::kTensorLost, .tensor = tensor, .status = why});
-  if (store_) store_->give_up(why);
+  for (Stream* const one : streams_) one->give_up(why);
   link_.events.push(std::move(event));
 }
 
 wire::Leave Session::leave_body(wire::LeaveReason reason) const noexcept {
-  return {.first_steps = {gradients_.current_step(), collectives_.current_step(), 1},
-          .reason = reason};
+  return {.first_steps = {tensors_.current(), collectives_.current_step(), 1}, .reason = reason};
 }
 
 void Session::leave(wire::LeaveReason reason, TimeNs now) {
@@ -81,31 +90,28 @@ void Session::leave(wire::LeaveReason reason, TimeNs now) {
   CHECK(link_.joined());
   // Whoever leaves in the middle of a step has given the others half a gradient, and in the middle
   // of a collective they wait for the rest of it: that is no finish.
-  if (gradients_.in_progress() || collectives_.in_progress() || (store_ && store_->pushing()))
-    reason = wire::LeaveReason::kAbnormal;
+  if (std::ranges::any_of(streams_, &Stream::owes_others)) reason = wire::LeaveReason::kAbnormal;
   membership_.leave(leave_body(reason), now);
-  gradients_.leave();
+  for (Stream* const one : streams_) one->leave();
 }
 
 // ---- the application's calls ----
 
 // A session's first gradient after a resync, or a collective, which comes before any gradient: the
 // other ranks need not wait for this one any more.
-
 void Session::submitted(const Submission& submission, TimeNs now) noexcept {
-  if (submission.contribute) transfers_.caught_up(now);
+  if (submission.contribute) caught_up(now);
 }
 
 Status Session::begin_collective(std::optional<Rank> root, void* buffer, std::size_t bytes,
                                  TimeNs now) {
-  transfers_.caught_up(now);
+  caught_up(now);
   collectives_.begin_call(root, buffer, bytes, now);
   return {};
 }
 
 bool Session::act_on_call(TimeNs now) {
-  if (state_ != SessionState::kRunning || !gradients_.schedule_next(now)) return false;
-  CHECK(!store_);
+  if (state_ != SessionState::kRunning || !tensor_stream().schedule_next(now)) return false;
   if (!link_.failure.ok())
     fail(link_.failure, true, now);
   else
@@ -161,10 +167,10 @@ Verdict Session::handle_control(const wire::Packet& packet, TimeNs now) {
   const std::uint16_t members = membership_.joined_count();
   CHECK(state_ != SessionState::kJoining && state_ != SessionState::kClosed);
   act(membership_.handle(packet, now, verdict), now);
-  if (membership_.joined_count() != members) gradients_.relearn();
-  if (packet.type() == wire::PacketType::kStatus && state_ == SessionState::kRunning &&
-      gradients_.tolerant())
-    transfers_.handle_status(packet.body<wire::Status>(), now);
+  if (membership_.joined_count() != members)
+    for (Stream* const one : streams_) one->members_changed();
+  if (packet.type() == wire::PacketType::kStatus && state_ == SessionState::kRunning)
+    for (Stream* const one : streams_) one->handle_status(packet.body<wire::Status>(), now);
   return verdict;
 }
 
@@ -188,46 +194,23 @@ void Session::after_join(TimeNs now) {
   link_.flows.assign(shards,
                      Flow(std::max(options_.receive_credit_packets / shards, kMinFlowCredit)));
   link_.counters.shards = shards;
-  gradients_.join(accept);
-  if (store_) store_->join(accept);
   facts_ = {.policy = accept.policy,
             .window_steps = accept.window,
             .resync_hold_ms = accept.resync_hold_ms,
             .averaging = resolved(options_.averaging, accept.policy)};
-  constexpr std::size_t collective = index_of(StreamId::kCollectives);
-  if (accept.rejoined != 0)
-    collectives_.join(std::max<Step>(1, accept.first_steps[collective]),
-                      accept.open_steps[collective]);
+  Status joined;
+  for (Stream* const one : streams_)
+    if (Status status = one->join(accept); joined.ok()) joined = std::move(status);
   membership_.begin(link_.identity, now);
   become(SessionState::kForming);
-  const Step open_step = accept.open_steps[index_of(StreamId::kGradients)];
-  if (open_step > 1 && !gradients_.tolerant())
-    return fail({StatusCode::kRefused,
-                 error_prefix(options_) + "the job is at step " + std::to_string(open_step) +
-                     "; a synchronous job cannot be joined in mid-run: stop the other ranks and "
-                     "start it again from a checkpoint"},
-                true, now);
-  // Of what is pruned they would see the norm or the signs of a few elements.
-  const PolicyKind kind = accept.policy.kind;
-  const bool reads_signs = kind == PolicyKind::kSaina;
-  const bool reads_norms = kind == PolicyKind::kGoodput || kind == PolicyKind::kRamp;
-  if (residuals_.prunes_any() && (reads_signs || reads_norms))
-    return fail(
-        {StatusCode::kRefused,
-         error_prefix(options_) + "policy " + name_of(kind) + " reads the " +
-             (reads_signs ? "signs" : "norms") +
-             " of whole gradients, and this rank's are pruned: use policy sync or fixed, or "
-             "prune nothing"},
-        true, now);
+  if (!joined.ok()) return fail(std::move(joined), true, now);
   link_.events.push({.kind = Event::Kind::kJoined});
 }
 
 void Session::start(TimeNs now) {
   become(SessionState::kRunning);
   CHECK(link_.joined() && link_.shard_count() != 0);
-  gradients_.start(now);
-  collectives_.start(now);
-  if (store_) store_->start(now);
+  for (Stream* const one : streams_) one->start(now);
   link_.events.push({.kind = Event::Kind::kStarted});
   work(now);
 }
@@ -274,7 +257,7 @@ void Session::handle_timeout(TimeNs now) {
   act(membership_.handle_timeout(now), now);
   if (state_ == SessionState::kForming && now >= stall_report_due()) report_stall(now);
   if (state_ != SessionState::kRunning) return;
-  transfers_.handle_timeout(now);
+  for (Stream* const one : streams_) one->handle_timeout(now);
   work(now);
   if (now >= stall_report_due()) report_stall(now);
 }
@@ -286,12 +269,8 @@ TimeNs Session::next_timeout() const noexcept {
   if (state_ == SessionState::kForming) return std::min(next_ns, stall_report_due());
   if (state_ != SessionState::kRunning) return next_ns;
   next_ns = std::min(next_ns, stall_report_due());
-  next_ns =
-      std::min(next_ns, store_ ? store_->next_timeout() : gradients_.recovery().next_timeout());
-  // Its leftovers are nobody's work once the collective is done.
-  if (collectives_.in_progress())
-    next_ns = std::min(next_ns, collectives_.recovery().next_timeout());
-  return std::min(next_ns, transfers_.next_timeout());
+  for (const Stream* const one : streams_) next_ns = std::min(next_ns, one->next_timeout());
+  return next_ns;
 }
 
 }  // namespace sluice::client

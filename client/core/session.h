@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,7 +49,7 @@ class Session final : public Calls, public Driven {
   // Schedules one of the tensors that were submitted; poll_transmit() does it for all, so only
   // whoever shares the session between threads needs it. False: there was none.
   bool act_on_call(TimeNs now) override;
-  bool has_call() const noexcept override { return gradients_.has_next(); }
+  bool has_call() const noexcept override { return tensor_stream().has_next(); }
   // When handle_timeout() wants to run next; kNever when only a packet or the application can help.
   TimeNs next_timeout() const noexcept;
   void handle_timeout(TimeNs now);
@@ -63,7 +64,7 @@ class Session final : public Calls, public Driven {
   bool poll_event(Event& event) noexcept override { return link_.events.pop(event); }
   // With options.trace: the tensors that are done, each at its kTensorDone event at the latest.
   bool poll_trace(TensorTimes& times) noexcept override {
-    return store_ ? store_->poll_trace(times) : gradients_.trace().poll(times);
+    return tensor_stream().poll_trace(times);
   }
 
   // ---- application side, beside the calls that all memberships have (calls.h) ----
@@ -71,19 +72,21 @@ class Session final : public Calls, public Driven {
 
   // ---- a job of kind store ----
   // Null: it is none. To be called while status() is ok, after kJoined.
-  Store* store() noexcept { return store_ ? &*store_ : nullptr; }
+  Store* store() noexcept { return store_.get(); }
 
   // ---- stragglers: jobs whose policy is not sync ----
   // Asks for another rank's state; kStateReceived ends it. Called again before that, it goes on
   // with the same request. kBusy while something is in flight.
   Status resync(TimeNs now);
-  bool has_state() const noexcept { return transfers_.has_state(); }
-  // Why the last resync() has brought no state; ok otherwise.
-  const Status& resync_failure() const noexcept { return transfers_.failure(); }
+  bool has_state() const noexcept { return transfers_ != nullptr && transfers_->has_state(); }
+  // Why the last resync() has brought no state; ok otherwise. Precondition: it was called.
+  const Status& resync_failure() const noexcept { return transfers_->failure(); }
   // The state that has arrived: the caller's from now on, and the next step is the one after it.
   ReceivedState take_state(TimeNs now);
   // The rank that waits for this one's state.
-  std::optional<Rank> state_wanted_by() const noexcept { return transfers_.wanted_by(); }
+  std::optional<Rank> state_wanted_by() const noexcept {
+    return transfers_ != nullptr ? transfers_->wanted_by() : std::nullopt;
+  }
   // Whether send_state() would take a state after `step`.
   Status check_state_step(Step step) const;
   // This rank's state after `step`. True: it is read, and must stay valid until kStateSent, of
@@ -92,20 +95,26 @@ class Session final : public Calls, public Driven {
   // The step to catch up to before the next gradient: one that is open, or the first that this
   // worker may contribute to. In requeue mode that step too, while late chunks wait
   // to be contributed to it.
-  Step open_step() const noexcept { return gradients_.open_step(); }
-  std::uint32_t waiting_late_chunks() const noexcept { return gradients_.waiting_late_chunks(); }
+  Step open_step() const noexcept { return gradients_ != nullptr ? gradients_->open_step() : 1; }
+  std::uint32_t waiting_late_chunks() const noexcept {
+    return gradients_ != nullptr ? gradients_->waiting_late_chunks() : 0;
+  }
   // Steps to catch up with before the next gradient, from the one that the next submission belongs
   // to.
   std::uint32_t behind() const noexcept;
-  const StepReport* report(Step step) const noexcept override { return gradients_.report(step); }
-  const StepReport* last_report() const noexcept override { return gradients_.last_report(); }
+  const StepReport* report(Step step) const noexcept override {
+    return gradients_ != nullptr ? gradients_->report(step) : nullptr;
+  }
+  const StepReport* last_report() const noexcept override {
+    return gradients_ != nullptr ? gradients_->last_report() : nullptr;
+  }
 
   // ---- what it is and does ----
   std::string place() const { return error_prefix(options_); }  // how its texts begin
   // The running job's ranks that the appliance hears no more of, and that have not left in order.
   bool lacks_ranks() const noexcept { return membership_.lacks_ranks(); }
   std::string missing_ranks() const { return membership_.missing_ranks(); }
-  Step current_step() const noexcept { return gradients_.current_step(); }
+  Step current_step() const noexcept { return tensors_.current(); }
   Step collective_step() const noexcept { return collectives_.current_step(); }
   // The appliance makes the job's memory and answers so: the join takes as long as that.
   bool preparing() const noexcept { return state_ == SessionState::kJoining && join_.preparing(); }
@@ -115,9 +124,7 @@ class Session final : public Calls, public Driven {
   Stall stall(TimeNs now) const override;
   std::string describe_stall(TimeNs now) const { return stall(now).text; }
   DurationNs stalled_ns(TimeNs now) const noexcept;
-  std::string describe_plan() const override {
-    return store_ ? store_->describe_plan() : gradients_.describe_plan();
-  }
+  std::string describe_plan() const override { return tensor_stream().describe_plan(); }
 
  private:
   // The last answer that named missing ranks, for reports.
@@ -132,7 +139,7 @@ class Session final : public Calls, public Driven {
 
   // ---- session.cc ----
   void submitted(const Submission& submission, TimeNs now) noexcept override;
-  bool may_catch_up(Step step) const noexcept override { return gradients_.may_catch_up(step); }
+  bool may_catch_up(Step step) const noexcept override { return gradients_->may_catch_up(step); }
   std::string describe_collective() const override { return collectives_.describe_call(); }
   // Any size: cut into several steps of the collectives stream, with barriers that hold the window.
   Status begin_collective(std::optional<Rank> root, void* buffer, std::size_t bytes,
@@ -151,6 +158,10 @@ class Session final : public Calls, public Driven {
   wire::Leave leave_body(wire::LeaveReason reason) const noexcept;
   // The window need not wait any more when this worker is where the others are.
   void note_caught_up(TimeNs now) noexcept;
+  // Nor when it computes no gradient before what the application has called is done.
+  void caught_up(TimeNs now) noexcept {
+    if (transfers_ != nullptr) transfers_->caught_up(now);
+  }
 
   // ---- session_data.cc ----
   Verdict handle_data(const wire::Packet& packet, TimeNs now);
@@ -160,18 +171,12 @@ class Session final : public Calls, public Driven {
                   TimeNs now) noexcept;
   bool poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std::uint8_t> out,
                    TimeNs now) noexcept;
-  // Some stream beside the gradients' has chunks on the shard's flow: asked for each packet, so it
-  // costs no virtual call.
-  bool pieces_use(std::uint16_t shard) const noexcept {
-    return shard == 0 && (collectives_.in_progress() || transfers_.in_progress());
-  }
-  // poll_probe() has something to look at: asked for each packet that leaves.
-  bool may_probe(std::uint16_t shard) const noexcept {
-    return store_ || pieces_use(shard) || gradients_.recovery().may_probe(shard);
-  }
-  Stream& stream(StreamId id) noexcept { return *streams_[index_of(id)]; }
+  // The one that carries the job's tensors.
+  Stream& tensor_stream() const noexcept { return *streams_.front(); }
+  Stream* find(StreamId id) const noexcept;  // null: the job has no such stream
   void work(TimeNs now) noexcept;
   void work(std::uint16_t shard, TimeNs now) noexcept;
+  void hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeNs now) noexcept;
   void remember_missing(const wire::Packet& packet, TimeNs now) noexcept;
 
   // ---- stall.cc ----
@@ -179,12 +184,20 @@ class Session final : public Calls, public Driven {
   TimeNs stall_report_due() const noexcept;
   void report_stall(TimeNs now);
 
+  using Streams = std::array<Stream*, kStreamsOfJob>;
+  void make_sums();
+  void make_store();
+
   Link link_;
-  GradientStream gradients_;  // of a store it has nothing to do
-  std::optional<Store> store_;
+  // The job's kind decides which streams there are, and their orders: the constructor is the only
+  // place that asks for it. Of sums gradients and transfers; of a store its pushes and pulls.
+  std::unique_ptr<GradientStream> gradients_;
+  std::unique_ptr<Transfers> transfers_;
+  std::unique_ptr<Store> store_;
   Collectives collectives_;
-  Transfers transfers_;
-  const std::array<Stream*, kStreamsOfJob> streams_;  // by index_of()
+  Streams streams_;      // the tensors' first
+  Streams probe_order_;  // probes leave before data
+  Streams send_order_;
   JoinMachine join_;
   Membership membership_;
   const std::size_t datagram_bytes_;

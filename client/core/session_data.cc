@@ -7,11 +7,25 @@
 namespace sluice::client {
 namespace {
 
-// A state goes last, but its probes are few.
-constexpr std::array kProbeOrder = {StreamId::kCollectives, StreamId::kState, StreamId::kGradients};
-static_assert(kProbeOrder.size() == kStreamsOfJob);
+// The stream that a packet of results, or an answer, is of. None: it is of the flow.
+std::optional<StreamId> stream_of_packet(const wire::Packet& packet) noexcept {
+  switch (packet.type()) {
+    case wire::PacketType::kResult: return StreamId::kGradients;
+    case wire::PacketType::kPieceResult:
+      return wire::stream_of(packet.body<wire::PieceResult>().operation.kind);
+    case wire::PacketType::kValues: return StreamId::kPulls;
+    case wire::PacketType::kAnswer: return packet.body<wire::Answer>().stream;
+    default: return {};
+  }
+}
 
 }  // namespace
+
+Stream* Session::find(StreamId id) const noexcept {
+  for (Stream* const one : streams_)
+    if (one->id() == id) return one;
+  return nullptr;
+}
 
 std::optional<std::uint16_t> Session::shard_of_packet(const wire::Packet& packet) const noexcept {
   std::uint32_t shard = 0;
@@ -35,12 +49,13 @@ std::optional<std::uint16_t> Session::shard_of_packet(const wire::Packet& packet
 
 Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   if (state_ == SessionState::kLeaving) return Verdict::kJobEnded;
+  const std::optional<StreamId> id = stream_of_packet(packet);
+  const bool is_answer = packet.type() == wire::PacketType::kAnswer;
+  const bool is_result = id.has_value() && !is_answer;
+  Stream* const stream = id ? find(*id) : nullptr;
   // All ranks must have joined before a shard sends anything; the status that says so was lost.
-  const bool is_sum = packet.type() == wire::PacketType::kResult;
-  const bool is_piece = packet.type() == wire::PacketType::kPieceResult;
-  const bool is_values = packet.type() == wire::PacketType::kValues;
-  if ((is_sum || is_piece || is_values) && membership_.note_running()) start(now);
-  if (is_values && !store_) return Verdict::kBadType;
+  if (is_result && membership_.note_running()) start(now);
+  if (id && stream == nullptr) return is_result ? Verdict::kBadType : Verdict::kBadStream;
   if (state_ != SessionState::kRunning) return Verdict::kNotStarted;
 
   const std::optional<std::uint16_t> shard = shard_of_packet(packet);
@@ -50,53 +65,39 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   const wire::FeedbackHeader& feedback = packet.feedback();
   const Flow::LossSignals signals = flow.on_feedback(feedback, now);
   if (!signals.valid) return Verdict::kBadField;
-  gradients_.learn_open_step(feedback.open_step, now);
+  tensor_stream().learn_open_step(feedback.open_step, now);
 
   Verdict verdict = Verdict::kCredit;
-  if (is_sum) {
-    verdict = gradients_.handle_result(packet, now);
-  } else if (is_piece) {
-    const CollectiveKind kind = packet.body<wire::PieceResult>().operation.kind;
-    verdict = stream(wire::stream_of(kind)).handle_result(packet, now);
-  } else if (is_values) {
-    verdict = store_->handle_values(packet, now);
-  } else if (packet.type() == wire::PacketType::kAnswer) {
-    remember_missing(packet, now);
-    const StreamId id = packet.body<wire::Answer>().stream;
-    if (has_steps(id))
-      verdict = stream(id).handle_answer(packet, now);
-    else
-      verdict = store_ ? store_->handle_answer(packet, now) : Verdict::kBadStream;
-  }
+  if (is_answer) remember_missing(packet, now);
+  if (stream != nullptr)
+    verdict = is_answer ? stream->handle_answer(packet, now) : stream->handle_result(packet, now);
   if (feedback.flags & wire::kFlagPulled) ++link_.counters.results_pulled;
-  gradients_.confirm_arrived(*shard);
+  tensor_stream().confirm_arrived(*shard);
   if (!link_.failure.ok()) {
     fail(link_.failure, true, now);
     return verdict;
   }
   if (verdict == Verdict::kCompleted) note_caught_up(now);
-  if (store_) store_->hint(*shard, signals, now);
-  if (pieces_use(*shard)) {
-    for (Stream* const one : streams_)
-      if (one->uses(*shard)) one->recovery().hint(*shard, signals, now, flow);
-  } else if (!store_) {
-    // What nobody waits for is recovered with the gradients', the only ones that have every flow.
-    gradients_.recovery().hint(*shard, signals, now, flow);
-  }
+  hint(*shard, signals, now);
   work(*shard, now);
   return verdict;
 }
 
+void Session::hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeNs now) noexcept {
+  bool used = false;
+  for (Stream* const one : streams_) {
+    if (!one->uses(shard)) continue;
+    one->hint(shard, signals, now);
+    used = true;
+  }
+  // What nobody waits for is recovered with the tensors' stream, which has every flow.
+  if (!used) tensor_stream().hint(shard, signals, now);
+}
+
 void Session::work(std::uint16_t shard, TimeNs now) noexcept {
   DCHECK(shard < link_.shard_count() && state_ == SessionState::kRunning);
-  if (store_)
-    store_->work(shard, now);
-  else
-    gradients_.recovery().work(shard, now, link_.flows[shard]);
-  if (!pieces_use(shard)) return;
   for (Stream* const one : streams_)
-    if (one != &gradients_ && one->uses(shard))
-      one->recovery().work(shard, now, link_.flows[shard]);
+    if (one->recovers(shard)) one->recovery().work(shard, now, link_.flows[shard]);
 }
 
 void Session::work(TimeNs now) noexcept {
@@ -126,12 +127,13 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
   } else {
     while (has_call() && act_on_call(now)) continue;
     if (membership_.has_control()) {
-      if (store_) store_->count_suspension(now);
+      for (Stream* const one : streams_) one->update_counters(now);
       transmit.bytes = membership_.poll_transmit(out, link_.counters, now);
     } else if (state_ != SessionState::kRunning) {
       return false;
-    } else if (transfers_.has_control()) {
-      transmit.bytes = transfers_.poll_control(out);
+    } else if (const auto one = std::ranges::find_if(streams_, &Stream::has_control);
+               one != streams_.end()) {
+      transmit.bytes = (*one)->poll_control(out);
     } else if (!poll_data(transmit, out, now)) {
       return false;
     }
@@ -150,12 +152,9 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
 bool Session::poll_data(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
   const std::uint16_t shards = link_.shard_count();
   for (std::uint16_t shard = 0; shard < shards; ++shard)
-    if (may_probe(shard) && poll_probe(shard, transmit, out, now)) return true;
-  // Collectives go first: ranks wait for them.
-  if (collectives_.has_queued() && collectives_.write_next(transmit, out, now)) return true;
-  if (store_ ? store_->write_next(transmit, out, now) : gradients_.write_next(transmit, out, now))
-    return true;
-  if (transfers_.has_queued() && transfers_.write_next(transmit, out, now)) return true;
+    if (poll_probe(shard, transmit, out, now)) return true;
+  for (Stream* const one : send_order_)
+    if (one->write_next(transmit, out, now)) return true;
   for (std::uint16_t shard = 0; shard < shards; ++shard)
     if (poll_credit(shard, transmit, out, now)) return true;
   return false;
@@ -165,10 +164,10 @@ bool Session::poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std
                           TimeNs now) noexcept {
   DCHECK(state_ == SessionState::kRunning);
   Flow& flow = link_.flows[shard];
-  const bool wants_feedback = gradients_.wants_feedback(shard);
+  const bool wants_feedback = tensor_stream().wants_feedback(shard);
   if (!flow.credit_due() && !wants_feedback) return false;
   transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
-  transmit.priority = wants_feedback ? gradients_.feedback_priority(shard) : 0;
+  transmit.priority = wants_feedback ? tensor_stream().feedback_priority(shard) : 0;
   wire::Credit body{.flow = flow.next_header(now)};
   body.flow.priority = transmit.priority;
   if (flow.take_report_flag(wants_feedback)) body.flow.flags |= wire::kFlagReport;
@@ -178,23 +177,19 @@ bool Session::poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std
 
 bool Session::poll_probe(std::uint16_t shard, Transmit& transmit, std::span<std::uint8_t> out,
                          TimeNs now) noexcept {
-  const bool pieces = pieces_use(shard);
-  if (store_ && store_->write_probe(shard, transmit, out, now)) return true;
   Flow& flow = link_.flows[shard];
   Recovery::ProbePlan plan;
-  for (const StreamId id : kProbeOrder) {
-    if (id != StreamId::kGradients && !(pieces && stream(id).uses(shard))) continue;
-    Stream& one = stream(id);
-    if (!one.recovery().plan_probe(shard, flow, plan)) continue;
+  for (Stream* const one : probe_order_) {
+    if (!one->may_probe(shard) || !one->recovery().plan_probe(shard, flow, plan)) continue;
     DCHECK(link_.shard_of_chunk(plan.block * kChunksPerBlock) == shard);
-    one.recovery().probe_sent(shard, plan, now, flow);
+    one->recovery().probe_sent(shard, plan, now, flow);
     ++link_.counters.probes;
-    const Priority priority = one.block_priority(plan.block);
+    const Priority priority = one->block_priority(plan.block);
     wire::Probe body{.flow = flow.next_header(now),
-                     .step = one.current_step(),
+                     .step = one->probe_step(plan.block),
                      .block = plan.block,
                      .want = plan.want,
-                     .stream = id};
+                     .stream = one->id()};
     body.flow.priority = priority;
     transmit = {.bytes = wire::encode(out, link_.identity, body),
                 .port_offset = static_cast<std::uint16_t>(1 + shard),

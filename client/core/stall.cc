@@ -21,16 +21,11 @@ Stall Session::stall(TimeNs now) const {
   if (state_ != SessionState::kRunning) return {};
   Stall found{.stalled_ns = stalled_ns(now)};
   std::string& text = found.text;
-  for (const StreamId id : {StreamId::kCollectives, StreamId::kState, StreamId::kGradients}) {
-    const Stream& stream = *streams_[index_of(id)];
-    const std::string waits = stream.describe(now);
+  for (const Stream* const one : probe_order_) {
+    const std::string waits = one->describe(now);
     if (waits.empty()) continue;
     text += (text.empty() ? "" : "; ") + waits;
-    append_missing(found, id, stream.current_step(), now);
-  }
-  if (const std::string waits = store_ ? store_->describe(now) : ""; !waits.empty()) {
-    text += (text.empty() ? "" : "; ") + waits;
-    append_missing(found, StreamId::kPulls, store_->waiting_step(), now);
+    append_missing(found, one->id(), one->current_step(), now);
   }
   if (!text.empty()) text.insert(0, error_prefix(options_));
   return found;
@@ -57,7 +52,6 @@ DurationNs Session::stalled_ns(TimeNs now) const noexcept {
   TimeNs since_ns = now;
   for (const Stream* const stream : streams_)
     if (stream->in_progress()) since_ns = std::min(since_ns, stream->last_progress_ns());
-  if (store_ && store_->busy()) since_ns = std::min(since_ns, store_->last_progress_ns());
   return now - since_ns;
 }
 
@@ -66,11 +60,9 @@ TimeNs Session::stall_report_due() const noexcept {
   TimeNs progress_ns = kNever;
   if (state_ == SessionState::kJoining && join_.preparing()) progress_ns = join_.preparing_since();
   if (state_ == SessionState::kForming) progress_ns = membership_.grown_ns();
-  if (gradients_.in_progress()) progress_ns = gradients_.last_progress_ns();
-  if (collectives_.in_progress())
-    progress_ns = std::min(progress_ns, collectives_.last_progress_ns());
-  if (state_ == SessionState::kRunning && store_ && store_->busy())
-    progress_ns = std::min(progress_ns, store_->last_progress_ns());
+  for (const Stream* const one : streams_)
+    if (one->in_progress() && one->id() != StreamId::kState)  // which its caller's timeout ends
+      progress_ns = std::min(progress_ns, one->last_progress_ns());
   if (progress_ns == kNever) return kNever;
   if (stall_reported_ns_ > progress_ns) return stall_reported_ns_ + kStallRepeat;
   return progress_ns + options_.stall_report_ns;
@@ -79,7 +71,7 @@ TimeNs Session::stall_report_due() const noexcept {
 void Session::report_stall(TimeNs now) {
   stall_reported_ns_ = now;
   link_.events.push({.kind = Event::Kind::kStalled,
-                     .step = gradients_.current_step(),
+                     .step = current_step(),
                      .status = Status(StatusCode::kTimedOut, describe_stall(now))});
 }
 

@@ -24,13 +24,16 @@ Collectives::Collectives(const SessionOptions& options, std::size_t chunk_bytes,
                          Step first_step)
     : PieceStream(StreamId::kCollectives, chunk_bytes, first_step, link), options_(options) {}
 
-void Collectives::join(Step first_step, Step open_step) noexcept {
-  CHECK(!started_ && first_step != 0);
+Status Collectives::join(const wire::Accept& accept) {
+  CHECK(!started_);
+  if (accept.rejoined == 0) return {};
+  const Step first_step = std::max<Step>(1, accept.first_steps[index_of(id())]);
   move_to(first_step);
-  if (open_step < first_step) hold();
+  if (accept.open_steps[index_of(id())] < first_step) hold();
+  return {};
 }
 
-void Collectives::start(TimeNs now) noexcept {
+void Collectives::start(TimeNs now) {
   CHECK(!started_);
   started_ = true;
   if (busy_) begin_piece(now);

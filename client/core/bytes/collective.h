@@ -28,15 +28,16 @@ class Collectives final : public PieceStream {
   Collectives(const SessionOptions& options, std::size_t chunk_bytes, Link& link,
               Step first_step = 1);
 
-  // The first step that this worker takes part in, and the one that is open.
-  void join(Step first_step, Step open_step) noexcept;
-  void start(TimeNs now) noexcept;  // all ranks have joined
   // None is under way, and there is such a rank. No root: a barrier.
   void begin_call(std::optional<Rank> root, void* buffer, std::size_t bytes, TimeNs now);
   // The call under way, by its step: "collective step 3, a broadcast step of 4096 bytes from rank
   // 0"; empty: none.
   std::string describe_call() const { return busy_ ? describe_step() : std::string(); }
 
+  // Whoever joins a running job begins where the others are.
+  Status join(const wire::Accept& accept) override;
+  void start(TimeNs now) override;
+  bool owes_others() const noexcept override { return in_progress(); }
   bool in_progress() const noexcept override { return busy_ && started_; }
   std::string describe(TimeNs now) const override;
   Verdict handle_result(const wire::Packet& packet, TimeNs now) override;

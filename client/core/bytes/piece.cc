@@ -20,7 +20,7 @@ void PieceStream::begin(const Piece& piece, TimeNs now) noexcept {
   chunks_left_ = chunk_count_;
   lost_ = false;
   last_progress_ns_ = now;
-  recovery_.begin_step();
+  recovery_->begin_step();
   queue_.clear();
   const bool passed = passed_step_ >= step_;
   const TimeNs probe_at_ns = passed || held_ ? now : now + kFirstProbe;
@@ -35,16 +35,16 @@ void PieceStream::begin(const Piece& piece, TimeNs now) noexcept {
       continue;
     }
     if (!held_ && (piece.part == Piece::Part::kData || (present && chunk == 0))) {
-      recovery_.expect(chunk);
+      recovery_->expect(chunk);
       queue_.push(chunk, 0);
     } else {
-      recovery_.await(chunk, probe_at_ns);
+      recovery_->await(chunk, probe_at_ns);
     }
   }
 }
 
 void PieceStream::move_to(Step step) noexcept {
-  recovery_.abandon(link_.flows);
+  recovery_->abandon(link_.flows);
   queue_.clear();
   chunks_left_ = 0;
   early_ = 0;
@@ -79,10 +79,10 @@ Verdict PieceStream::keep_early(const wire::Packet& packet) noexcept {
 }
 
 bool PieceStream::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
-  while (!queue_.empty() && link_.flows[0].may_send(!recovery_.nothing_outstanding(0))) {
+  while (!queue_.empty() && link_.flows[0].may_send(!recovery_->nothing_outstanding(0))) {
     const ChunkIndex chunk = queue_.head(0);
     queue_.pop(0);
-    if (!recovery_.take(chunk)) continue;  // it need not be sent after all
+    if (!recovery_->take(chunk)) continue;  // it need not be sent after all
     CHECK(chunk < chunk_count_ && chunks_left_ != 0);
     transmit = {
         .bytes = write_chunk(chunk, out, now), .port_offset = 1, .priority = piece_.priority};
@@ -105,7 +105,7 @@ std::size_t PieceStream::write_chunk(ChunkIndex chunk, std::span<std::uint8_t> o
     payload = {piece_.source + chunk * chunk_bytes_, chunk_size(piece_, chunk)};
   body.payload_bytes = static_cast<std::uint16_t>(payload.size());
   if (flow.take_report_flag(queue_.empty())) body.flow.flags |= wire::kFlagReport;
-  if (recovery_.sent(chunk, body.flow.number, now, flow)) ++link_.counters.retransmissions;
+  if (recovery_->sent(chunk, body.flow.number, now, flow)) ++link_.counters.retransmissions;
   return wire::encode(out, link_.identity, body, {}, payload);
 }
 
@@ -135,7 +135,7 @@ Verdict PieceStream::handle_result(const wire::Packet& packet, TimeNs now) {
     mismatch(body.operation);
     return Verdict::kCollectiveMismatch;
   }
-  if (!recovery_.result(body.chunk, now, link_.flows[0])) {
+  if (!recovery_->result(body.chunk, now, link_.flows[0])) {
     ++link_.counters.duplicate_results;
     return Verdict::kDuplicate;
   }
@@ -156,11 +156,11 @@ Verdict PieceStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   if (body.block != 0) return Verdict::kBadChunk;
   if (held_ && body.status == wire::AnswerStatus::kOpen) {
     held_ = false;
-    recovery_.abandon(link_.flows);
+    recovery_->abandon(link_.flows);
     begin(piece_, now);
     return Verdict::kProbe;
   }
-  std::uint64_t lost = recovery_.answer(body, now, link_.flows[0]);
+  std::uint64_t lost = recovery_->answer(body, now, link_.flows[0]);
   DCHECK(chunk_count_ >= kChunksPerBlock || lost >> chunk_count_ == 0);
   for (; lost != 0; lost &= lost - 1)
     queue_.push(static_cast<ChunkIndex>(std::countr_zero(lost)), 0);

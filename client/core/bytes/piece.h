@@ -40,7 +40,9 @@ struct Piece {
 class PieceStream : public Stream {
  public:
   PieceStream(StreamId stream, std::size_t chunk_bytes, Step first_step, Link& link)
-      : Stream(stream, link), chunk_bytes_(chunk_bytes), step_(first_step) {}
+      : Stream(stream, Flows::kFirst, link), chunk_bytes_(chunk_bytes), step_(first_step) {
+    recovery_.emplace(kCollectiveChunks, std::uint16_t{1});
+  }
 
   Step current_step() const noexcept override { return step_; }
   bool in_progress() const noexcept override { return busy(); }
@@ -49,11 +51,11 @@ class PieceStream : public Stream {
   Verdict handle_answer(const wire::Packet& packet, TimeNs now) override;
   bool write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) override;
   Priority block_priority(std::uint32_t) const noexcept override { return piece_.priority; }
-  // write_next() has something to look at.
-  bool has_queued() const noexcept { return !queue_.empty(); }
-  bool uses(std::uint16_t shard) const noexcept override { return shard == 0 && in_progress(); }
-  Recovery& recovery() noexcept override { return recovery_; }
-  const Recovery& recovery() const noexcept { return recovery_; }
+  bool uses(std::uint16_t shard) const noexcept override { return recovers(shard); }
+  // Its leftovers are nobody's work once the piece is done.
+  TimeNs next_timeout() const noexcept override {
+    return in_progress() ? recovery_->next_timeout() : kNever;
+  }
 
  protected:
   std::size_t max_piece_bytes() const noexcept { return kCollectiveChunks * chunk_bytes_; }
@@ -99,7 +101,6 @@ class PieceStream : public Stream {
   TimeNs last_progress_ns_ = 0;
   std::array<ChunkIndex, kCollectiveChunks> links_{};
   StrictQueue queue_{links_};
-  Recovery recovery_{kCollectiveChunks, 1};
 };
 
 }  // namespace sluice::client

@@ -196,6 +196,7 @@ bool Transfers::is_answer_after(const wire::Status& status, TimeNs time_ns) noex
 }
 
 void Transfers::handle_status(const wire::Status& status, TimeNs now) {
+  if (!tolerant_) return;
   const bool named = status.transfer_step != 0;
   const bool mine =
       named && status.transfer_target == options_.rank.value && status.transfer_number == number_;
@@ -242,12 +243,12 @@ std::size_t Transfers::poll_control(std::span<std::uint8_t> out) noexcept {
                       wire::Resync{.number = number_, .done = static_cast<std::uint8_t>(done)});
 }
 
-void Transfers::handle_timeout(TimeNs now) noexcept {
+void Transfers::handle_timeout(TimeNs now) {
   if (now >= next_control_ns_) tell(now);
 }
 
 TimeNs Transfers::next_timeout() const noexcept {
-  return busy() ? std::min(next_control_ns_, recovery().next_timeout()) : next_control_ns_;
+  return std::min(next_control_ns_, PieceStream::next_timeout());
 }
 
 std::string Transfers::describe(TimeNs) const {

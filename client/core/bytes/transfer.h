@@ -55,11 +55,16 @@ class Transfers final : public PieceStream {
   bool give(std::span<const std::uint8_t> state, Step step, TimeNs now);
 
   // ---- control port ----
-  void handle_status(const wire::Status& status, TimeNs now);
-  bool has_control() const noexcept { return send_control_; }
-  std::size_t poll_control(std::span<std::uint8_t> out) noexcept;
-  void handle_timeout(TimeNs now) noexcept;
-  TimeNs next_timeout() const noexcept;
+  void handle_status(const wire::Status& status, TimeNs now) override;
+  std::size_t poll_control(std::span<std::uint8_t> out) noexcept override;
+  void handle_timeout(TimeNs now) override;
+  TimeNs next_timeout() const noexcept override;
+
+  // Whether the job tolerates stragglers: in another one no state is transferred.
+  Status join(const wire::Accept& accept) override {
+    tolerant_ = PolicyOptions(accept.policy).tolerates_stragglers();
+    return {};
+  }
 
   // "the state of rank 2: 1000 of 4096 bytes" while this rank waits for one.
   std::string describe(TimeNs now) const override;
@@ -103,7 +108,7 @@ class Transfers final : public PieceStream {
   Step first_step_ = 0;       // of the transfer, on stream kState
   Rank source_{};
   Rank target_{};  // of the transfer that this rank gives to
-  bool send_control_ = false;
+  bool tolerant_ = false;
   TimeNs next_control_ns_ = kNever;
   TimeNs told_ns_ = 0;       // when this rank had caught up
   TimeNs wanted_ns_ = 0;     // when a status wanted its state

@@ -24,7 +24,7 @@ Status Store::check_finite(LayerIndex index, std::span<const float* const> input
                            const char* what) const {
   if (Status status = check(index, inputs.size(), what); !status.ok()) return status;
   for (std::uint32_t i = 0; i < inputs.size(); ++i) {
-    const TensorSpec& tensor = layout_.tensor(layers_[index].tensor_begin + i);
+    const TensorSpec& tensor = layout_.tensor(first_tensor(index) + i);
     if (is_finite({inputs[i], tensor.elem_count})) continue;
     return {StatusCode::kInvalidArgument,
             error_prefix(options_) + what + ": tensor '" + tensor.name +

@@ -16,7 +16,7 @@ constexpr std::size_t kListedTensors = 5;
 
 GradientStream::GradientStream(const SessionOptions& options, const Layout& layout,
                                Tensors& tensors, Residuals& residuals, Link& link)
-    : Stream(StreamId::kGradients, link),
+    : Stream(StreamId::kGradients, Flows::kAll, link),
       options_(options),
       layout_(layout),
       tensors_(tensors),
@@ -27,7 +27,28 @@ GradientStream::GradientStream(const SessionOptions& options, const Layout& layo
   if (options.trace) trace_.enable(layout_.tensor_count());
 }
 
-void GradientStream::join(const wire::Accept& accept) {
+Status GradientStream::join(const wire::Accept& accept) {
+  set_up(accept);
+  const Step open_step = accept.open_steps[index_of(id())];
+  if (open_step > 1 && !tolerant())
+    return {StatusCode::kRefused,
+            error_prefix(options_) + "the job is at step " + std::to_string(open_step) +
+                "; a synchronous job cannot be joined in mid-run: stop the other ranks and start "
+                "it again from a checkpoint"};
+  // Of what is pruned they would see the norm or the signs of a few elements.
+  const PolicyKind kind = accept.policy.kind;
+  const bool reads_signs = kind == PolicyKind::kSaina;
+  const bool reads_norms = kind == PolicyKind::kGoodput || kind == PolicyKind::kRamp;
+  if (residuals_.prunes_any() && (reads_signs || reads_norms))
+    return {StatusCode::kRefused,
+            error_prefix(options_) + "policy " + name_of(kind) + " reads the " +
+                (reads_signs ? "signs" : "norms") +
+                " of whole gradients, and this rank's are pruned: use policy sync or fixed, or "
+                "prune nothing"};
+  return {};
+}
+
+void GradientStream::set_up(const wire::Accept& accept) {
   CHECK(!recovery_ && accept.shards == link_.shard_count());
   scheduler_.emplace(options_.schedule, ScheduleSetup{.shard_count = accept.shards,
                                                       .chunk_count = layout_.chunk_count(),
@@ -54,7 +75,7 @@ void GradientStream::join(const wire::Accept& accept) {
   if (!policy.tolerates_stragglers()) return;
   arena_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
   late_.join(policy, layout_.chunk_count(), layout_.chunk_bytes());
-  first_step_ = std::max<Step>(1, accept.first_steps[index_of(StreamId::kGradients)]);
+  first_step_ = std::max<Step>(1, accept.first_steps[index_of(id())]);
   if (accept.rejoined != 0)
     tensors_.fall_behind({StatusCode::kBehind,
                           error_prefix(options_) +
@@ -62,7 +83,7 @@ void GradientStream::join(const wire::Accept& accept) {
                               "rank first (resync)"});
 }
 
-void GradientStream::start(TimeNs now) noexcept {
+void GradientStream::start(TimeNs now) {
   CHECK(!started_ && recovery_.has_value());
   started_ = true;
   last_progress_ns_ = now;
@@ -103,6 +124,13 @@ bool GradientStream::is_measured() const noexcept {
 void GradientStream::await_measurements() noexcept {
   for (const std::uint32_t tensor : measuring_) residuals_.await(tensor);
   measuring_.clear();
+}
+
+void GradientStream::give_up(const Status& why) {
+  await_measurements();
+  for (std::uint32_t tensor = 0; tensor < tensors_.count(); ++tensor)
+    if (tensors_.in_flight(tensor))
+      link_.events.push({.kind = Event::Kind::kTensorLost, .tensor = tensor, .status = why});
 }
 
 // The tensor takes part in the step under way, with data or without. What has come for it already

@@ -38,27 +38,25 @@ class GradientStream final : public Stream {
   GradientStream(const SessionOptions& options, const Layout& layout, Tensors& tensors,
                  Residuals& residuals, Link& link);
 
-  // The shards and the policy are known: schedulers, recovery, arena and late buffer are built.
-  // `rejoined`: the job runs already, so another rank's state is needed first.
-  void join(const wire::Accept& accept);
-  // All ranks have joined: what was submitted so far may leave.
-  void start(TimeNs now) noexcept;
+  // Schedulers, recovery, arena and late buffer are built. `rejoined`: the job runs already, so
+  // another rank's state is needed first. Refused: a synchronous job that is beyond its first step,
+  // and a policy that reads of gradients what pruning hides.
+  Status join(const wire::Accept& accept) override;
+  // What was submitted so far may leave.
+  void start(TimeNs now) override;
 
   // ---- the application's calls, which Calls has accepted ----
   // Hands the chunks of the next tensor that was submitted to the scheduler, or first has measured
   // what of it leaves. A call of the application does not: it would take as long as the tensor is
   // big. False: there was nothing to do.
-  bool schedule_next(TimeNs now);
-  bool has_next() const noexcept {
+  bool schedule_next(TimeNs now) override;
+  bool has_next() const noexcept override {
     return (started_ && tensors_.has_joined()) || (!measuring_.empty() && is_measured());
   }
-  // Blocks until nobody reads what was submitted: before its memory is given back.
-  void await_measurements() noexcept;
 
   // ---- stragglers ----
   bool tolerant() const noexcept { return arena_.has_value(); }
-  // A packet said which step is open.
-  void learn_open_step(Step open_step, TimeNs now) noexcept {
+  void learn_open_step(Step open_step, TimeNs now) noexcept override {
     if (tolerant() && open_step > known_open_) advance_open_step(open_step, now);
   }
   // See Session. Never below what this worker may contribute to.
@@ -74,7 +72,7 @@ class GradientStream final : public Stream {
   // Gives the step under way up, and all that waits.
   void fall_behind(Status why);
   // Nothing is contributed any more: what waits to be requeued is given up.
-  void leave() noexcept { late_.discard_all(); }
+  void leave() override { late_.discard_all(); }
   // Another rank's state after step - 1 is in use.
   void resume(Step step, TimeNs now) noexcept;
   const StepReport* report(Step step) const noexcept;
@@ -84,37 +82,33 @@ class GradientStream final : public Stream {
   Step current_step() const noexcept override { return tensors_.current(); }
   // Something was submitted in the step under way and is not done.
   bool in_progress() const noexcept override { return started_ && tensors_.begun(); }
+  bool owes_others() const noexcept override { return in_progress(); }
+  // kTensorLost for what is in flight, once nobody reads its memory any more.
+  void give_up(const Status& why) override;
   TimeNs last_progress_ns() const noexcept override { return last_progress_ns_; }
   std::string describe(TimeNs now) const override;
   Verdict handle_result(const wire::Packet& packet, TimeNs now) override;
   Verdict handle_answer(const wire::Packet& packet, TimeNs now) override;
   // Feedback has come: what is not wanted and seems to have arrived is asked about.
-  void confirm_arrived(std::uint16_t shard) noexcept {
+  void confirm_arrived(std::uint16_t shard) noexcept override {
     if (!departures_[shard].empty()) confirm_departures(shard);
   }
   bool write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) override;
   Priority block_priority(std::uint32_t block) const noexcept override;
   bool uses(std::uint16_t) const noexcept override { return in_progress(); }
-  Recovery& recovery() noexcept override { return *recovery_; }
-  const Recovery& recovery() const noexcept { return *recovery_; }
 
-  // Something waits for packets in flight to arrive, and feedback on the shard's was not asked for.
-  bool wants_feedback(std::uint16_t shard) const noexcept {
+  bool wants_feedback(std::uint16_t shard) const noexcept override {
     return scheduler_.has_value() && scheduler_->waits_for_arrival() && in_flight(shard) != 0 &&
            link_.flows[shard].unreported() != 0;
   }
-  // A request for feedback that overtook what it asks about would report it as arrived.
-  Priority feedback_priority(std::uint16_t shard) const noexcept {
+  Priority feedback_priority(std::uint16_t shard) const noexcept override {
     return last_sent_[shard].unreported_priority;
   }
-  // Members changed, or this worker was away.
-  void relearn() noexcept {
-    if (scheduler_) scheduler_->relearn();
-  }
-  std::string describe_plan() const {
+  void members_changed() noexcept override { relearn(); }
+  std::string describe_plan() const override {
     return scheduler_ ? scheduler_->describe_plan() : std::string();
   }
-  TensorTrace& trace() noexcept { return trace_; }
+  bool poll_trace(TensorTimes& times) noexcept override { return trace_.poll(times); }
 
  private:
   using Part = Tensors::Part;
@@ -132,6 +126,13 @@ class GradientStream final : public Stream {
   };
 
   // gradients.cc
+  void set_up(const wire::Accept& accept);
+  // Blocks until nobody reads what was submitted: before its memory is given back.
+  void await_measurements() noexcept;
+  // Members changed, or this worker was away.
+  void relearn() noexcept {
+    if (scheduler_) scheduler_->relearn();
+  }
   void schedule(std::uint32_t tensor, TimeNs now);
   bool is_measured() const noexcept;  // of what was measured, something waits to be scheduled
   void schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept;
@@ -234,7 +235,6 @@ class GradientStream final : public Stream {
     std::uint32_t block = 0;
   };
   std::vector<Ring<Departure>> departures_;
-  std::optional<Recovery> recovery_;
   TensorTrace trace_;
   bool started_ = false;
   std::uint32_t scheduled_count_ = 0;  // tensors of the step under way

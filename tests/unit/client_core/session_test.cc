@@ -233,6 +233,15 @@ TEST(Session, BarrierPassesWithTheResultAndComparesTheCollective) {
               AllOf(HasSubstr("barrier"), HasSubstr("640 bytes from rank 0")));
 }
 
+TEST(Session, HasNoStreamsOfAStoreWhereItsJobSums) {
+  Scripted bench;
+  bench.start();
+  for (const StreamId stream : {StreamId::kPushes, StreamId::kPulls})
+    EXPECT_EQ(bench.answer(wire::Answer{.feedback = bench.feedback(), .stream = stream}),
+              Verdict::kBadStream);
+  EXPECT_EQ(bench.answer(wire::Values{.feedback = bench.feedback()}), Verdict::kBadType);
+}
+
 TEST(GradientStream, EndsWithAnErrorBeforeItsStepNumbersWrap) {
   const SessionOptions options = Scripted::default_options();
   Link link(16);
@@ -241,7 +250,7 @@ TEST(GradientStream, EndsWithAnErrorBeforeItsStepNumbersWrap) {
   Residuals residuals(layout, options.prune, nullptr);
   GradientStream stream(options, layout, tensors, residuals, link);
   link.flows.assign(1, Flow(64));
-  stream.join({.shards = 1});
+  ASSERT_TRUE(stream.join({.shards = 1}).ok());
   stream.start(kSecond);
   Tensor tensor(1, 8);
   tensors.accept(of(tensor), kSecond);

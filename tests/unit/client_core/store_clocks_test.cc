@@ -54,5 +54,25 @@ TEST_F(StoreClocks, ValuesThatComeLateTakeNoClockBack) {
   EXPECT_EQ(clocks().parked, 0);
 }
 
+TEST_F(StoreClocks, AStoreHasNoStreamsOfSums) {
+  for (const StreamId stream : {StreamId::kGradients, StreamId::kState})
+    EXPECT_EQ(appliance.answer(wire::Answer{.feedback = appliance.feedback(), .stream = stream}),
+              Verdict::kBadStream);
+  const std::vector<std::uint8_t> elems(64);
+  const std::uint64_t mask = 1;
+  EXPECT_EQ(appliance.answer(wire::ResultHeader{.feedback = appliance.feedback(),
+                                                .k = 1,
+                                                .step = 1,
+                                                .weight = 1,
+                                                .may_count = 1,
+                                                .elem_count = 16,
+                                                .mask_words = 1},
+                             {&mask, 1}, elems),
+            Verdict::kBadType);
+  EXPECT_EQ(appliance.session.behind(), 0u);
+  EXPECT_TRUE(appliance.session.behind_status().ok());
+  EXPECT_EQ(appliance.session.resync(appliance.now).code(), StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace sluice::client

@@ -1,0 +1,101 @@
+#include "client/core/store/push_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "aggregator/base/block.h"
+#include "aggregator/base/check.h"
+#include "aggregator/base/prefetch.h"
+
+namespace sluice::client {
+
+Status PushStream::join(const wire::Accept& accept) {
+  Status status = RequestStream::join(accept);
+  recovery_->close_step(kNever);  // what is counted is done: each block's fate is asked about
+  const Step first = std::max<Step>(1, accept.first_steps[index_of(id())]);
+  for (Layer& layer : layers_.layers) layer.pushed = first - 1;
+  layers_.kept = accept.kept != 0;
+  return status;
+}
+
+std::uint64_t PushStream::expect(std::uint32_t block) {
+  const std::uint64_t all = layers_.blocks[block].all();
+  for (std::uint64_t rest = all; rest != 0; rest &= rest - 1)
+    recovery_->expect(first_chunk(block, rest));
+  return all;
+}
+
+bool PushStream::write(ChunkIndex chunk, Transmit& transmit, std::span<std::uint8_t> out,
+                       TimeNs now) {
+  if (recovery_->take(chunk) == 0) return false;
+  const std::uint32_t block = chunk / kChunksPerBlock;
+  const std::uint16_t shard = shard_of_block(block);
+  const LayerIndex index = layers_.blocks[block].layer;
+  const Layer& layer = layers_.layers[index];
+  CHECK(layer.pushing);
+  Flow& flow = link_.flows[shard];
+  const ChunkSpan span = layout_.chunk(chunk);
+  wire::Push body{.flow = flow.next_header(now),
+                  .iteration = layer.push_step,
+                  .chunk = chunk,
+                  .rate = layer.rate,
+                  .elem_count = span.elem_count,
+                  .block_chunks = layers_.blocks[block].chunk_count};
+  body.flow.priority = queue_.priority_of(index);
+  if (flow.take_report_flag(queue_.is_last_push())) body.flow.flags |= wire::kFlagReport;
+  const bool again = recovery_->sent(chunk, body.flow.number, now, flow);
+  link_.counters.retransmissions += again;
+  queue_.note_sent(index, layer.push_step + 1, again, now);
+  const std::span<const std::uint8_t> payload{
+      reinterpret_cast<const std::uint8_t*>(layers_.inputs[span.tensor] + span.first_elem),
+      span.elem_count * sizeof(float)};
+  prefetch<Use::kRead>(payload.data(), payload.size());
+  transmit = {.bytes = wire::encode(out, link_.identity, body),
+              .payload = payload,
+              .port_offset = static_cast<std::uint16_t>(1 + shard),
+              .priority = body.flow.priority};
+  return true;
+}
+
+void PushStream::note_counted(std::uint32_t block, std::uint64_t counted, TimeNs now) {
+  Layer& layer = layers_.of_block(block);
+  CHECK(layer.pushing);
+  std::uint64_t& known = layers_.blocks[block].counted;
+  for (std::uint64_t rest = counted & layers_.blocks[block].all() & ~known; rest != 0;
+       rest &= rest - 1) {
+    if (!recovery_->result(first_chunk(block, rest), now, flow_of(block))) continue;
+    known |= rest & -rest;
+    CHECK(layer.push_left != 0);
+    --layer.push_left;
+    layers_.last_progress_ns = now;
+  }
+  if (layer.push_left != 0) return;
+  const LayerIndex index = layers_.blocks[block].layer;
+  renew(index);
+  layer.pushing = false;
+  --layers_.pushing_count;
+  link_.events.push({.kind = Event::Kind::kPushDone, .tensor = index, .step = layer.push_step});
+}
+
+// No result of a push can be missing. A gap is for a stream that has something out: another one
+// would say that nothing was lost.
+void PushStream::hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeNs now) noexcept {
+  const bool gap = signals.gap && queue_.has_out(Direction::kPush, shard);
+  recovery_->hint(shard, {.gap = gap}, now, link_.flows[shard]);
+}
+
+// Pulls that wait say more.
+std::string PushStream::describe(TimeNs now) const {
+  if (!in_progress() || layers_.pulling_count != 0) return {};
+  return describe_wait(now) + ": " + std::to_string(layers_.pushing_count) +
+         " pushes are not counted";
+}
+
+void PushStream::give_up(const Status& why) {
+  for (LayerIndex index = 0; index < layers_.count(); ++index)
+    if (std::exchange(layers_.layers[index].pushing, false))
+      link_.events.push({.kind = Event::Kind::kPushDone, .tensor = index, .status = why});
+  layers_.pushing_count = 0;
+}
+
+}  // namespace sluice::client
