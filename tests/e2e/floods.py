@@ -28,10 +28,10 @@ STEP_SECONDS = 0.012  # about what a step and its pause take
 def mac_of(lab, address: str) -> str:
     """As the attacker's kernel finds it out."""
     ping = ["ping", "-c", "1", "-W", "10", address]
-    lab.popen(ATTACKER, ping, stdout=subprocess.DEVNULL).wait(30)
+    lab.popen(ATTACKER, ping, stdout=subprocess.DEVNULL).wait(300)
     shown = lab.popen(
         ATTACKER, ["ip", "neigh", "show", address], stdout=subprocess.PIPE, text=True
-    ).communicate(timeout=30)[0]
+    ).communicate(timeout=300)[0]
     words = shown.split()
     return words[words.index("lladdr") + 1]
 
@@ -50,7 +50,7 @@ class Flood:
 
     def __exit__(self, *_exc) -> None:
         self.process.terminate()
-        out, _ = self.process.communicate(timeout=30)
+        out, _ = self.process.communicate(timeout=300)
         self.sent = json.loads(out)["sent"] if out else 0
 
 

@@ -14,7 +14,7 @@ import time
 import numpy as np
 import sluice
 
-TAIL = 8
+TAIL = 20  # of 0.2 s: who is stopped for two seconds finds the others still there
 
 
 def main():

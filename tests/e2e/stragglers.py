@@ -72,11 +72,11 @@ class Training:
             assert time.monotonic() < deadline, f"{self.name}: not within {timeout} s: {what}"
             time.sleep(0.02)
 
-    def await_step(self, step, timeout=120, rank=0):
+    def await_step(self, step, timeout=300, rank=0):
         self.await_true(lambda: self.last_step(rank) >= step, f"step {step} of rank {rank}",
                         timeout)
 
-    def await_steps_more(self, count, timeout=120):
+    def await_steps_more(self, count, timeout=300):
         self.await_step(self.last_step(0) + count, timeout)
 
     def signal(self, rank, number):
@@ -91,14 +91,14 @@ class Training:
         """Killed; started again when rank 0 has begun `dead_steps` more; returns when the new
         process has begun `steps` steps of its own."""
         self.signal(rank, signal.SIGKILL)
-        self.processes[rank].wait(10)
+        self.processes[rank].wait(300)
         self.await_steps_more(dead_steps)
         wanted = len(self.starts(rank)) + steps
         self.processes[rank] = self._start(rank)
         self.await_true(lambda: len(self.starts(rank)) >= wanted,
-                        f"{steps} steps of rank {rank} after its restart", 120)
+                        f"{steps} steps of rank {rank} after its restart", 300)
 
-    def finish(self, timeout=120):
+    def finish(self, timeout=300):
         """Lets all ranks finish; what each of them says at the end."""
         self.until.touch()
         self.await_true(lambda: all(p.poll() is not None for p in self.processes), "the end",
@@ -125,7 +125,7 @@ class Training:
         for rank, process in enumerate(self.processes):
             if process.poll() is None:
                 self.signal(rank, signal.SIGKILL)  # a stopped one would not hear of SIGTERM
-                process.wait(10)
+                process.wait(300)
 
 
 def fixed(k, late="drop"):

@@ -49,7 +49,7 @@ def test_a_worker_that_dies_is_named_by_those_for_whom_it_sums():
             wait_joined(worker)
         workers[3].kill()
         start_s = time.monotonic()
-        reports = [finish(worker, timeout=30) for worker in workers[:3]]
+        reports = [finish(worker, timeout=300) for worker in workers[:3]]
         took_s = time.monotonic() - start_s
         assert all(report["exit"] == 3 for report in reports), reports
         errors = [report["error"] for report in reports]
@@ -105,7 +105,7 @@ def start_steps(cube, steps, **env):
     workers = [start_training(cube, rank, STEPS=str(steps), SLUICE_LOG="info", **env)
                for rank in range(cube.workers)]
     for worker in workers:
-        assert read_line(worker) == "so far\n", "".join(worker.communicate(timeout=100))
+        assert read_line(worker) == "so far\n", "".join(worker.communicate(timeout=300))
     return workers
 
 
@@ -178,7 +178,7 @@ def test_a_box_that_dies_is_named_within_seconds():
         time.sleep(0.5)
         cube.boxes[1, 0].kill()
         start_s = time.monotonic()
-        reports = [finish(worker, timeout=30) for worker in workers]
+        reports = [finish(worker, timeout=300) for worker in workers]
         took_s = time.monotonic() - start_s
         assert all(report["exit"] == 3 for report in reports), reports
         # Workers 0 and 2 are at that switch; who sees it first ends the job for all.
@@ -191,7 +191,7 @@ def kill_in_mid_step(cube, place, port_bytes):
     """Kills the box when its workers, who are about to sum, have sent it an eighth of a step's
     bytes; the microseconds when it ended, on the clock of the workers' traces."""
     enough = cube.received_bytes(*place) + cube.cube.ports * port_bytes / 8
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while cube.received_bytes(*place) < enough:
         assert time.monotonic() < deadline
     cube.boxes[place].kill()
@@ -256,10 +256,10 @@ def test_a_box_that_is_started_again_is_used_again():
         workers = start_steps(cube, 600, PAUSE_S="0.05")
         cube.boxes[1, 0].kill()
         cube.boxes[1, 0].wait()
-        time.sleep(5)  # its silence is noticed after 4 s
+        time.sleep(8)  # its silence is noticed after 4 s
         cube.start_again(BUILD, (1, 0))  # and has counted nothing
         first = counted = 0
-        deadline = time.monotonic() + 25
+        deadline = time.monotonic() + 300
         while counted <= first + 10 and time.monotonic() < deadline:
             time.sleep(0.2)
             counted = cube.contributions(1, 0)

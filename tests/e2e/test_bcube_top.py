@@ -48,9 +48,9 @@ def test_without_appliances_the_workers_pages_are_one_job_and_show_its_detours()
         def shown():
             command = [sys.executable, "-B", "-m", "sluice", "top", "--once", "--interval", "0.3"]
             asking = cube.popen(0, [*command, *pages], env={"COLUMNS": "120"}, stdout=-1, text=True)
-            return asking.communicate(timeout=30)[0]
+            return asking.communicate(timeout=300)[0]
 
-        wait_until(lambda: f"{JOB}  BCube(2, 2)  4 of 4 workers answer here" in shown(), 30,
+        wait_until(lambda: f"{JOB}  BCube(2, 2)  4 of 4 workers answer here" in shown(), 300,
                    "pages of all workers")
         text = shown()
         for rank, page in enumerate(pages):
@@ -59,7 +59,7 @@ def test_without_appliances_the_workers_pages_are_one_job_and_show_its_detours()
             assert re.search(rf"^ +{thread} +{stage} +{level} .*b/s ", text, re.M), text
         assert "detoured" not in text
         cube.switch(1, 0, up=False)
-        wait_until(lambda: re.search(r"^ +0 +1 +1 .* lanes detoured$", shown(), re.M), 30,
+        wait_until(lambda: re.search(r"^ +0 +1 +1 .* lanes detoured$", shown(), re.M), 300,
                    "lanes of level 1 on another switch")
         text = shown()
         assert re.search(r"^ +1 +0 +1 .* lanes detoured$", text, re.M), text
@@ -100,7 +100,7 @@ def views(training):
             r'^sluice_job_step{job="[^"]*\.s\d\..*} (\d+)$', training.page(*place), re.M)]
         return len(steps) == 3 * len(PLACES) and min(steps) > 5
 
-    wait_until(have_stepped, 20, "steps of all legs")
+    wait_until(have_stepped, 300, "steps of all legs")
     before = {place: scrape(training, *place) for place in PLACES}
     time.sleep(1)
     return {place: view_since(training, before, place) for place in PLACES}
@@ -166,7 +166,7 @@ def test_a_real_switch_that_stands_in_for_another_is_shown_as_such(training):
     def view(place):
         return view_since(training, before, place)
 
-    wait_until(lambda: (spare := view((1, 1)).cubes[0].spare) and spare.step > 5, 20,
+    wait_until(lambda: (spare := view((1, 1)).cubes[0].spare) and spare.step > 5, 300,
                "steps at the switch that stands in")
     views = {place: view(place) for place in left}
     assert [each.jobs for each in views.values()] == [[]] * 3

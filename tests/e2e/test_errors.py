@@ -66,7 +66,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
 
 def test_a_library_of_another_release_is_told_of_both_versions(lab):
     worker = lab.popen(0, [sys.executable, "-c", FOREIGN_JOIN], stdout=subprocess.PIPE, text=True)
-    told = worker.communicate(timeout=20)[0]
+    told = worker.communicate(timeout=300)[0]
     assert told.startswith("0x5eed 2 it speaks version 99 of the protocol, the appliance version")
 
 
@@ -77,7 +77,7 @@ def rank_0_there(lab, job, **options):
     first = start(lab, 0, lab.url, 0, 2, job=job, run_id=run_id, **options)
     try:
         there = f'sluice_job_members{{job="{job}"}} 1\n'
-        wait_until(lambda: there in lab.scrape(), 60, "one joins")
+        wait_until(lambda: there in lab.scrape(), 300, "one joins")
         yield run_id
     finally:
         first.kill()
@@ -147,7 +147,7 @@ def test_an_idle_process_that_dies_is_noticed_too(lab):
     try:
         os.killpg(workers[0].pid, signal.SIGKILL)
         finish(workers[0])
-        wait_until(lambda: told() > before, 60, "the death in the log")
+        wait_until(lambda: told() > before, 300, "the death in the log")
         within(time.monotonic() - begin, 5)
     finally:
         os.killpg(workers[1].pid, signal.SIGKILL)
@@ -212,7 +212,7 @@ def test_a_rank_that_nobody_joins_says_for_whom_it_waits_and_so_does_the_box(lab
     assert "1 of 2 ranks here; waiting for rank 1" in line
     told = 'job "alone" is forming: 1 of 2 ranks here; waiting for rank 1'
     log = lab.directory / "sluiced.log"
-    wait_until(lambda: told in log.read_text(errors="replace"), 60, told)
+    wait_until(lambda: told in log.read_text(errors="replace"), 300, told)
     os.killpg(worker.pid, signal.SIGTERM)
     finish(worker)
 
@@ -234,7 +234,7 @@ def test_the_appliance_that_ends_tells_its_members():
                 "10.77.0.1:7700",
                 status="closed" if report["status"] == "closed" else "peer lost",
             )
-        assert box.wait(60) == 0
+        assert box.wait(300) == 0
 
 
 def test_an_appliance_killed_without_a_word_is_noticed_in_5_s():

@@ -115,7 +115,7 @@ def pruned_ranks(lab, options, steps, seconds):
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE))
     reports = []
     for rank, process in enumerate(ranks):
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
         with np.load(lab.directory / f"rank{rank}.npz") as kept:
             reports.append({**json.loads(out.splitlines()[-1]), **dict(kept)})

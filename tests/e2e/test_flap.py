@@ -61,7 +61,7 @@ def test_a_link_that_is_down_for_a_moment_costs_only_that():
 
 def read_in(lab, host, command):
     process = lab.popen(host, command.split(), stdout=subprocess.PIPE, text=True)
-    return process.communicate(timeout=30)[0]
+    return process.communicate(timeout=300)[0]
 
 
 def unreachables(lab, host):

@@ -67,7 +67,7 @@ def test_a_packet_at_a_tap_interface_ends_a_rest():
         assert re.search(r" net_tap: .* its descriptor +\d+ rx and ", log), log
 
         def run(*command):
-            assert lab.popen(None, command).wait(30) == 0, command
+            assert lab.popen(None, command).wait(300) == 0, command
 
         run("ip", "addr", "add", "10.77.0.2/24", "dev", INTERFACE)
         ping = lambda: run("ping", "-q", "-c", str(TIMES), "-i", "0.05", BOX_ADDRESS)

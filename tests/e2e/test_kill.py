@@ -48,7 +48,7 @@ def kill_rounds(lab, addresses, rounds, hosts):
             beside += all(worker.poll() is None for worker in bystanders)
             os.killpg(job[kills[-1][0]].pid, signal.SIGKILL)
         for job, (dead, killed) in zip(jobs, kills, strict=True):
-            report = finish(job[1 - dead], timeout=60)
+            report = finish(job[1 - dead], timeout=300)
             assert report["exit"] == 3 and f"rank {dead}" in report["error"], (index, report)
             noticed_s = time.monotonic() - killed
             late += [(index, noticed_s)] if noticed_s >= 5 else []

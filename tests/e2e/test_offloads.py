@@ -25,7 +25,7 @@ def config_of(lab: Lab) -> str:
 
 def in_box(lab: Lab, *command: str) -> None:
     process = lab.popen(None, list(command), stderr=subprocess.PIPE, text=True)
-    assert process.wait(20) == 0, process.stderr.read()
+    assert process.wait(300) == 0, process.stderr.read()
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_ports_are_described_without_serving_anybody(tmp_path):
         path.write_text(config_of(made) + made.config().split("[[port]]")[1].join(["[[port]]", ""]))
         command = [str(BUILD / "dataplane" / "sluiced"), "--config", str(path), "--ports"]
         process = made.popen(None, command, stdout=subprocess.PIPE, text=True)
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=300)
         assert process.returncode == 0
         assert re.search(TABLE_ROW, out), out
         assert re.search(r"host0 +net_af_packet: af_packet on interface s0 +software", out), out
@@ -158,7 +158,7 @@ def test_a_driver_that_is_not_installed_is_named_with_its_package(tmp_path):
             stderr=subprocess.STDOUT,
             text=True,
         )
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=300)
         assert process.returncode == 1, out
         told = r"DPDK has no driver net_tap: .*package librte-net-tap\d+$"
         assert re.search(told, out, re.M), out

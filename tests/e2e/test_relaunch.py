@@ -32,7 +32,7 @@ for step in range(1, steps + 1):
     data = numpy.full(5000, job.rank + step, numpy.float32)
     job.submit("weight", data)
     job.end_step()
-    job.wait_step(timeout=30)
+    job.wait_step(timeout=300)
     mean = sum(rank + step for rank in range(job.world_size)) / job.world_size
     assert (data == mean).all(), (step, data[0], mean)
 job.close()

@@ -34,7 +34,7 @@ def test_a_rank_that_is_frozen_for_longer_than_the_member_timeout_comes_back():
             training.stop_for(STOPPED, 14)
             assert "fell silent" in (lab.directory / "sluiced.log").read_text()
             back = len(training.starts(STOPPED)) + 4
-            training.await_true(lambda: len(training.starts(STOPPED)) >= back, "steps again", 60)
+            training.await_true(lambda: len(training.starts(STOPPED)) >= back, "steps again", 300)
             ends = training.finish()
             print(*ends, sep="\n")  # pytest shows it when a test fails
             assert identical(ends)

@@ -40,7 +40,7 @@ def lab():
         yield made
 
 
-def run_in(lab, host, command, timeout=60):
+def run_in(lab, host, command, timeout=300):
     process = lab.popen(host, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return process.communicate(timeout=timeout)[0], process.returncode
 
@@ -74,7 +74,7 @@ class Listeners:
             send_raw(self.lab, host, BROADCAST, "--bytes", str(MARKER_BYTES))
         lists = []
         for process in self.processes:
-            frames = [json.loads(line) for line in process.communicate(timeout=60)[0].splitlines()]
+            frames = [json.loads(line) for line in process.communicate(timeout=300)[0].splitlines()]
             assert frames and frames.pop()["bytes"] == MARKER_BYTES, "the last frame did not come"
             lists.append(frames)
         return lists
@@ -96,8 +96,8 @@ def test_tcp_crosses_the_switch_both_ways_and_takes_the_class_of_its_rule(lab, f
     while "listening" not in (line := server.stdout.readline()):
         assert line, "the server ended before it listened"
     address = lab.address(1) if family == 4 else lab.address6(1)
-    out, code = run_in(lab, 0, ["iperf3", "-c", address, "-J", "-t", "2", "--bidir"], timeout=60)
-    server.communicate(timeout=60)
+    out, code = run_in(lab, 0, ["iperf3", "-c", address, "-J", "-t", "2", "--bidir"], timeout=300)
+    server.communicate(timeout=300)
     report = json.loads(out)
     assert code == 0 and "error" not in report, report.get("error")
     end = report["end"]

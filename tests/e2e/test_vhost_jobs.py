@@ -22,7 +22,7 @@ def run(mode, box):
     reports = []
     for rank in ranks:
         try:
-            out, err = rank.communicate(timeout=120)
+            out, err = rank.communicate(timeout=300)
         finally:
             rank.kill()
         assert rank.returncode == 0, err[-3000:]

@@ -59,7 +59,7 @@ def test_truncated_guest_memory_ends_only_the_job_behind_its_port(tmp_path, live
         for path in memory:
             with open(path, "r+b") as file:
                 os.ftruncate(file.fileno(), 0)
-        survivor = finish(victims[1], timeout=20)
+        survivor = finish(victims[1], timeout=300)
         assert survivor["exit"] == 3 and "rank 0" in survivor["error"], survivor
         for worker in bystanders:
             report = finish(worker)

@@ -14,7 +14,7 @@ def test_every_format_learns_with_all_ranks_and_with_the_fastest():
     with Lab(hosts=4) as lab:
         lab.start_appliance(BUILD)
         reports = wire_training.run(lab, BUILD, steps=60, seeds=1, formats=wire_training.FORMATS,
-                                    timeout=120)
+                                    timeout=300)
     assert wire_training.identical(reports), reports
     dense = {one["policy"]: one["accuracy"] for one in reports[0] if one["wire"] == "float32"}
     for trainings in zip(*reports):

@@ -55,7 +55,7 @@ class VhostBox:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         while "ready:" not in self.log.read_text(errors="replace"):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 stop(self.process)

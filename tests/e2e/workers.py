@@ -33,7 +33,7 @@ def start(lab, host: int, address: str, rank: int, world: int, **options) -> sub
     return lab.popen(host, line, **pipes)
 
 
-def finish(process: subprocess.Popen, timeout: float = 60.0) -> dict:
+def finish(process: subprocess.Popen, timeout: float = 300) -> dict:
     """Waits for a worker and returns its JSON line, with "exit", "stalls" and "stderr" added."""
     late = False
     try:
@@ -71,7 +71,7 @@ def wait_joined(process: subprocess.Popen) -> None:
     assert line.strip() == "JOINED", line + process.stdout.read() + process.stderr.read()
 
 
-def run_all(lab, address: str, world: int, timeout: float = 60.0, **options) -> list[dict]:
+def run_all(lab, address: str, world: int, timeout: float = 300, **options) -> list[dict]:
     """One worker a host, all to the end."""
     processes = [start(lab, rank, address, rank, world, **options) for rank in range(world)]
     return [finish(process, timeout) for process in processes]

@@ -172,7 +172,7 @@ class CubeLab:
         """Starts `command` in the worker's namespace. Stopped when the lab ends."""
         return self._popen(f"w{worker}", command, env={**os.environ, **(env or {})}, **kwargs)
 
-    def start_appliances(self, build_dir: str | Path, timeout: float = 30.0) -> None:
+    def start_appliances(self, build_dir: str | Path, timeout: float = 300) -> None:
         """Starts sluiced in every switch, with the plan's configuration, and waits for all."""
         places = list(itertools.product(range(self.cube.levels), range(self.cube.switches)))
         for level, switch in places:
@@ -187,7 +187,7 @@ class CubeLab:
         self.start_again(build_dir, *places, timeout=timeout)
 
     def start_again(self, build_dir: str | Path, *places: tuple[int, int],
-                    timeout: float = 30.0) -> None:
+                    timeout: float = 300) -> None:
         """Starts sluiced in these switches, each a level and a number, and waits for all."""
         logs = {}
         for level, switch in places:
@@ -213,7 +213,7 @@ class CubeLab:
     def run_at_switch(self, level: int, switch: int, command: list[str]) -> str:
         """What `command` prints in the switch's namespace, where its metrics are at 127.0.0.1."""
         done = subprocess.run(["ip", "netns", "exec", self._namespace(f"s{level}-{switch}"),
-                               *command], capture_output=True, text=True, timeout=60)
+                               *command], capture_output=True, text=True, timeout=300)
         if done.returncode != 0:
             raise lab.LabError(f"{command}: status {done.returncode}: {done.stderr.strip()}")
         return done.stdout

@@ -64,9 +64,9 @@ def missing() -> str | None:
 def scrape(namespace: str, port: int = 9464) -> str:
     """The /metrics page of the appliance in a namespace."""
     code = (f"import urllib.request as u; "
-            f"print(u.urlopen('http://127.0.0.1:{port}/metrics', timeout=30).read().decode())")
+            f"print(u.urlopen('http://127.0.0.1:{port}/metrics', timeout=300).read().decode())")
     done = subprocess.run(["ip", "netns", "exec", namespace, sys.executable, "-c", code],
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise LabError(f"no metrics: {done.stderr.strip()}")
     return done.stdout
@@ -255,7 +255,7 @@ class Lab:
         return "\n".join(lines) + "\n"
 
     def start_appliance(
-        self, build_dir: str | Path, config: str | None = None, timeout: float = 20.0
+        self, build_dir: str | Path, config: str | None = None, timeout: float = 300
     ) -> subprocess.Popen:
         """Starts sluiced in the box, waits for its ready line. Log: `<directory>/sluiced.log`."""
         path = self.directory / "appliance.toml"

@@ -81,7 +81,7 @@ class Ranks:
 
     def restart(self, rank):
         """Starts the process of a rank that has ended once more; its log goes on."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while self.children[rank].poll() is None:
             assert time.monotonic() < deadline, f"rank {rank} still runs"
             time.sleep(0.01)
@@ -96,7 +96,7 @@ class Ranks:
     def output(self, rank):
         return self._log(rank).read_text(errors="replace")
 
-    def wait_for(self, rank, text, timeout_s=60):
+    def wait_for(self, rank, text, timeout_s=300):
         """Until the rank has printed `text`."""
         deadline = time.monotonic() + timeout_s
         while text not in self.output(rank):
@@ -110,11 +110,11 @@ class Ranks:
         time.sleep(0.5)
         pressed = time.time()
         self.children[rank].send(signal.SIGINT)
-        while self.children[rank].poll() is None and time.time() < pressed + 30:
+        while self.children[rank].poll() is None and time.time() < pressed + 300:
             time.sleep(0.02)
         return pressed
 
-    def finish(self, timeout_s=60):
+    def finish(self, timeout_s=300):
         """Waits for all; a list of Outcome, one a rank."""
         deadline = time.monotonic() + timeout_s
         ended = {}
@@ -140,7 +140,7 @@ class Ranks:
         stop_all(self.children, grace_s=0.5)
 
 
-def run(function, count, folder, timeout_s=60, **options):
+def run(function, count, folder, timeout_s=300, **options):
     """Runs to the end; returns the values. Fails with the output when a rank fails."""
     with Ranks(function, count, folder, **options) as ranks:
         outcomes = ranks.finish(timeout_s)

@@ -11,7 +11,7 @@ import pytest
 def doctor(*arguments, **environment):
     return subprocess.run([sys.executable, "-B", "-m", "sluice", "doctor", *arguments],
                           env={**os.environ, **environment}, capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=300, check=False)
 
 
 def line(done, name):

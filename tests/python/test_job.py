@@ -20,7 +20,7 @@ def test_the_mean_of_integer_gradients_is_exact_and_in_place(address):
             bias = numpy.arange(7, dtype=numpy.float32) * (job.rank + 1) * 4
             job.submit("bias", bias)
             job.submit("weight", weight, priority=1)
-            assert job.wait_step(timeout=30) == step
+            assert job.wait_step(timeout=300) == step
             means.append((weight, bias))
         return means
 
@@ -34,7 +34,7 @@ def test_a_tensor_without_a_type_is_float32(address):
     def work(job):
         values = numpy.full(7, job.rank, numpy.float32)
         job.submit("v", values)
-        job.wait_step(timeout=30)
+        job.wait_step(timeout=300)
         return job.tensors[0].dtype, values.tolist()
 
     assert on_all_ranks(work, 2, address, [("v", 7)]) == [("float32", [0.5] * 7)] * 2
@@ -48,8 +48,8 @@ def test_a_weight_that_is_no_number_of_samples_is_refused(address):
                 job.submit("bias", bias, weight=weight)
         job.submit("bias", bias, weight=numpy.int64(3))
         job.end_step()
-        weight = job.wait("bias", timeout=30).weight
-        job.wait_step(timeout=30)
+        weight = job.wait("bias", timeout=300).weight
+        job.wait_step(timeout=300)
         return weight
 
     assert on_all_ranks(work, 2, address) == [6, 6]
@@ -63,7 +63,7 @@ def test_every_schedule_gives_the_same_sums_and_tells_its_plan(address, schedule
             bias = numpy.full(7, job.rank - step, numpy.float32)
             job.submit("bias", bias, priority=step % 3)
             job.submit("weight", weight, priority=1)
-            job.wait_step(timeout=30)
+            job.wait_step(timeout=300)
             assert (weight == step + 0.5).all() and (bias == 0.5 - step).all()
         (part,), stats = job.part_stats(), job.stats()
         assert (part["thread"], part["level"]) == (0, 0)
@@ -135,8 +135,8 @@ def test_an_output_of_its_own_leaves_the_input_alone(address):
         mean = numpy.empty_like(mine)
         job.submit("bias", mine, mean)
         job.submit("weight", numpy.zeros(1000, numpy.float32))
-        result = job.wait("bias", timeout=30)
-        job.wait_step(timeout=30)
+        result = job.wait("bias", timeout=300)
+        job.wait_step(timeout=300)
         return mine[0], mean[0], result.step, result.weight
 
     assert on_all_ranks(work, 2, address) == [(0, 0.5, 1, 2), (1, 0.5, 1, 2)]
@@ -147,8 +147,8 @@ def test_a_rank_without_data_still_gets_the_others_mean(address):
         mean = numpy.full(7, -1.0, numpy.float32)
         job.submit("bias", None if job.rank == 0 else numpy.full(7, 8.0, numpy.float32), mean)
         job.end_step()
-        result = job.wait("bias", timeout=30)
-        job.wait_step(timeout=30)
+        result = job.wait("bias", timeout=300)
+        job.wait_step(timeout=300)
         return mean.tolist(), result.absent
 
     values = on_all_ranks(work, 2, address)
@@ -162,7 +162,7 @@ def test_weights_count_samples(address):
         total = numpy.full(7, 8.0 * samples, numpy.float32)
         job.submit("bias", total, weight=samples)
         job.end_step()
-        return total[0] if job.wait_step(timeout=30) else None
+        return total[0] if job.wait_step(timeout=300) else None
 
     assert on_all_ranks(work, 2, address) == [8.0, 8.0]
 
@@ -177,7 +177,7 @@ def test_half_precision_comes_back_as_the_mean(address, dtype):
     def work(job):
         data = encode(numpy.full(100, 40.0 * (job.rank + 1)))
         job.submit(0, data)
-        job.wait_step(timeout=30)
+        job.wait_step(timeout=300)
         return (data == encode(numpy.full(100, 60.0))).all()
 
     assert all(on_all_ranks(work, 2, address, specs=[("h", 100, dtype)]))
@@ -188,7 +188,7 @@ def test_sum_and_world_averaging(address):
         data = numpy.full(7, 6.0, numpy.float32)
         job.submit("bias", data, weight=2)
         job.end_step()
-        job.wait_step(timeout=30)
+        job.wait_step(timeout=300)
         return float(data[0])
 
     assert on_all_ranks(work, 3, address + "-sum", averaging="sum") == [18.0] * 3
@@ -198,8 +198,8 @@ def test_sum_and_world_averaging(address):
 def test_broadcast_copies_any_bytes_from_the_root(address):
     def work(job):
         data = bytearray(f"rank {job.rank}".encode() * 5000)
-        job.broadcast(data, root=1, timeout=30)
-        job.barrier(timeout=30)
+        job.broadcast(data, root=1, timeout=300)
+        job.barrier(timeout=300)
         return bytes(data)
 
     assert on_all_ranks(work, 3, address) == [b"rank 1" * 5000] * 3
@@ -209,7 +209,7 @@ def test_stats_count_steps_and_packets(address):
     def work(job):
         job.submit("weight", numpy.zeros(1000, numpy.float32))
         job.end_step()
-        job.wait_step(timeout=30)
+        job.wait_step(timeout=300)
         return job.stats()
 
     for stats in on_all_ranks(work, 2, address):
@@ -221,8 +221,8 @@ def test_stats_say_which_rank_sent_a_nan(address):
     def work(job):
         job.submit("bias", numpy.full(7, numpy.nan if job.rank == 1 else 1, numpy.float32))
         job.end_step()
-        result = job.wait("bias", timeout=30)
-        job.wait_step(timeout=30)  # whoever leaves in mid-step ends the job
+        result = job.wait("bias", timeout=300)
+        job.wait_step(timeout=300)  # whoever leaves in mid-step ends the job
         assert result.non_finite
         return job.stats()["non_finite_inputs"]
 
@@ -235,7 +235,7 @@ def rounded_sums(address, order, **options):
     turn[order[0]].set()
 
     def work(job):
-        turn[job.rank].wait(20)
+        turn[job.rank].wait(300)
         data = numpy.random.default_rng(job.rank).standard_normal(7).astype(numpy.float32)
         job.submit("bias", data)
         job.end_step()
@@ -243,7 +243,7 @@ def rounded_sums(address, order, **options):
         following = order.index(job.rank) + 1
         if following < len(order):
             turn[order[following]].set()
-        job.wait_step(timeout=30)
+        job.wait_step(timeout=300)
         return data.tobytes()
 
     found = set(on_all_ranks(work, len(order), address, **options))

@@ -21,7 +21,7 @@ def _train(job, steps):
     for _ in range(steps):
         job.submit("weight", numpy.ones(1000, numpy.float32))
         job.submit("bias", numpy.full(7, job.rank, numpy.float32))
-        job.wait_step(timeout=30)
+        job.wait_step(timeout=300)
     return job.wait("bias").weight
 
 
@@ -54,7 +54,7 @@ def test_a_wait_that_times_out_says_who_and_what_is_missing(address):
 
     def work(job):
         if job.rank == 1:
-            given_up.wait(30)
+            given_up.wait(300)
         job.submit("bias", numpy.zeros(7, numpy.float32))
         job.end_step()
         text = ""
@@ -63,7 +63,7 @@ def test_a_wait_that_times_out_says_who_and_what_is_missing(address):
                 job.wait("bias", timeout=0.3)
             text = str(raised.value)
             given_up.set()
-        job.wait_step(timeout=30)
+        job.wait_step(timeout=300)
         return text
 
     text = on_all_ranks(work, 2, address)[0]
@@ -133,17 +133,17 @@ def test_an_error_inside_with_aborts_so_that_the_other_rank_hears_of_it(address,
 
     def other():
         with sluice.Job(SPECS, address, rank=1, world_size=2, run_id=1) as job:
-            joined.wait(30)
+            joined.wait(300)
             with pytest.raises(sluice.PeerLost, match="rank 0 .*left with an error") as caught:
                 job.submit("bias", numpy.zeros(7, numpy.float32))
-                job.wait_step(timeout=30)
+                job.wait_step(timeout=300)
             heard.append(caught.value)
 
     thread = threading.Thread(target=other)
     thread.start()
     with pytest.raises(kind):
         with sluice.Job(SPECS, address, rank=0, world_size=2, run_id=1):
-            joined.wait(30)
+            joined.wait(300)
             end()
     thread.join(30)
     assert len(heard) == 1
@@ -157,10 +157,10 @@ def test_close_ends_a_wait_on_another_thread(address):
         job = sluice.Job(SPECS, address, rank=rank, world_size=2, run_id=1)
         jobs.append(job)
         if rank == 1:
-            ready.wait(30)
+            ready.wait(300)
             return
         job.submit("bias", numpy.zeros(7, numpy.float32))
-        ready.wait(30)
+        ready.wait(300)
         with pytest.raises(sluice.Error) as caught:
             job.wait_step()
         heard.append(type(caught.value))
@@ -168,7 +168,7 @@ def test_close_ends_a_wait_on_another_thread(address):
     threads = [threading.Thread(target=rank_main, args=(rank,)) for rank in range(2)]
     for thread in threads:
         thread.start()
-    ready.wait(30)
+    ready.wait(300)
     time.sleep(0.2)
     next(job for job in jobs if job.rank == 0).close()
     for thread in threads:
@@ -212,7 +212,7 @@ def test_ctrl_c_ends_a_blocking_call_at_once(where):
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n"
         took_s = time.monotonic() - start
-        assert process.wait(20) == 0
+        assert process.wait(300) == 0
         within(took_s, 1)
     finally:
         process.kill()
@@ -234,14 +234,14 @@ def test_a_forked_child_is_told_to_join_again(address):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
         job.submit("bias", numpy.zeros(7, numpy.float32))
         job.end_step()
-        assert job.wait_step(timeout=30) == 1
+        assert job.wait_step(timeout=300) == 1
 
 
 def test_a_rank_that_waits_for_others_to_join_says_for_whom(address, caplog):
     text = "1 of 2 ranks here; waiting for rank 1"
 
     def work(rank):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while rank == 1 and text not in caplog.text and time.monotonic() < deadline:
             time.sleep(0.02)
         with sluice.Job(SPECS, address, rank=rank, world_size=2, run_id=1, stall_report=0.1):
@@ -258,12 +258,12 @@ def test_a_stall_is_logged_with_who_is_missing(address, caplog):
                    for record in caplog.records)
 
     def work(job):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         while job.rank == 1 and not told() and time.monotonic() < deadline:
             time.sleep(0.1)
         job.submit("bias", numpy.zeros(7, numpy.float32))
         job.end_step()
-        job.wait_step(timeout=30)
+        job.wait_step(timeout=300)
 
     with caplog.at_level("WARNING", logger="sluice"):
         on_all_ranks(work, 2, address, stall_report=0.3)

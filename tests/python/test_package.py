@@ -22,7 +22,7 @@ _C_NAMES = {_abi.Options: "sluice_options", _abi.Tensor: "sluice_tensor",
 
 def python(code, **environment):
     return subprocess.run([sys.executable, "-B", "-c", code], env={**os.environ, **environment},
-                          capture_output=True, text=True, timeout=60, check=False)
+                          capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_importing_needs_no_torch_no_numpy_and_no_library():

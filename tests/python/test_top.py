@@ -57,7 +57,7 @@ class Served:
 
 
 def run_top(*arguments, **environment):
-    return subprocess.run([*_TOP, *arguments], capture_output=True, text=True, timeout=60,
+    return subprocess.run([*_TOP, *arguments], capture_output=True, text=True, timeout=300,
                           check=False, env={**os.environ, **environment})
 
 
@@ -255,7 +255,7 @@ class Terminal:
         rows = self.read().split("\x1b[H")[-1].split("\n")
         return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", row).rstrip() for row in rows]
 
-    def wait_for(self, text, timeout_s=30):
+    def wait_for(self, text, timeout_s=300):
         deadline = time.monotonic() + timeout_s
         while not any(text in line for line in self.screen()):
             assert time.monotonic() < deadline, f"never {text!r} in:\n" + "\n".join(self.screen())
@@ -263,7 +263,7 @@ class Terminal:
     def press(self, keys):
         os.write(self._master, keys)
 
-    def end(self, timeout_s=30):
+    def end(self, timeout_s=300):
         """The exit status; the terminal must be as it was."""
         status = self.process.wait(timeout_s)
         assert self.read().count("\x1b[?1049h") == self.read().count("\x1b[?1049l") > 0
@@ -308,7 +308,7 @@ def test_it_keeps_the_last_numbers_while_the_endpoint_is_away():
             terminal.wait_for("s old: http://" + server.address)
             terminal.wait_for("waits for rank 3")
             server.status = 200
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 300
             while any(" s old: " in line for line in terminal.screen()):
                 assert time.monotonic() < deadline
 

@@ -220,11 +220,11 @@ def test_an_appliance_that_hangs_holds_up_neither_the_others_nor_the_keys():
             before, began = len(server.paths), time.monotonic()
             while len(server.paths) < before + 4:
                 terminal.read()
-                assert time.monotonic() < began + 30
+                assert time.monotonic() < began + 300
             within(time.monotonic() - began, 2, "a hanging one is asked for 3 s")
             terminal.press(b"q")
             pressed = time.monotonic()
-            assert terminal.end(20) == 0
+            assert terminal.end(300) == 0
             within(time.monotonic() - pressed, 2)
 
 

@@ -54,7 +54,7 @@ def two_ways(rank):
 
 def test_overlap_over_a_bcube_trains_bit_for_bit_as_attach_and_all_replicas_are_the_same(
         cube_address, tmp_path):
-    values = ranks.run(two_ways, 4, tmp_path, timeout_s=120, environment={
+    values = ranks.run(two_ways, 4, tmp_path, timeout_s=300, environment={
         "SLUICE_ADDRESS": cube_address, "SLUICE_SECRET": "cube"})
     digests, overlapped = values[0]
     assert len(set(digests["overlap"])) == 3 and digests["overlap"] == digests["attach"]

@@ -39,7 +39,7 @@ def leaves_early(rank):
 
 def test_a_rank_that_leaves_its_loop_without_finish_says_so_at_its_end(appliance, tmp_path):
     with ranks.Ranks(leaves_early, 2, tmp_path, box=appliance) as group:
-        first, second = group.finish(timeout_s=30)
+        first, second = group.finish(timeout_s=300)
     assert first.status == second.status == 0
     assert "rank 0 ends, and left its Loop in step 3 without finish()" in first.output
     assert "finish()" not in second.output

@@ -36,7 +36,7 @@ def test_every_option_of_a_script_trains_as_with_plain_ddp(appliance, tmp_path):
     import torch
     scales = hasattr(torch.amp, "GradScaler")
     counts = {"thawed": [3, 6], "skipped": [6 - scales]}
-    values = ranks.run(three_ways, 2, tmp_path, box=appliance, timeout_s=200)
+    values = ranks.run(three_ways, 2, tmp_path, box=appliance, timeout_s=300)
     for name, ways in values[0].items():
         for value in (*ways, *values[1][name]):
             assert value["digest"] == ways[0]["digest"], name

@@ -208,7 +208,7 @@ def test_the_exit_status_says_that_the_last_step_is_missing(lost, tmp_path):
     environment = {**os.environ, "SLUICE_LAUNCH_REPORT": str(report), "PYTHONPATH": os.pathsep.join(
         (os.environ["PYTHONPATH"], os.path.dirname(__file__)))}
     ended = subprocess.run([sys.executable, "-c", ENDS.format(lost=lost)], env=environment,
-                           capture_output=True, text=True, timeout=120)
+                           capture_output=True, text=True, timeout=300)
     assert (ended.returncode != 0) == lost, ended.stderr
     assert ended.stdout == "trained\nafter\n"
     text = "sluice.errors.PeerLost: the last step is missing in 8 of 8 parameters: rank 1 has left"

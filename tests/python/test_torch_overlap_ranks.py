@@ -56,7 +56,7 @@ def two_ways(rank):
 
 
 def test_two_workers_train_bit_for_bit_as_with_attach_for_50_steps(appliance, tmp_path):
-    values = ranks.run(two_ways, 2, tmp_path, box=appliance, timeout_s=120)
+    values = ranks.run(two_ways, 2, tmp_path, box=appliance, timeout_s=300)
     names = [name for name in values[0] if " " not in name]
     assert len(names) == 7
     for value in values:
@@ -125,10 +125,10 @@ def loses_a_peer(rank):
 def test_a_killed_rank_is_named_by_the_forward_that_waits_for_it(appliance, tmp_path):
     with ranks.Ranks(loses_a_peer, 2, tmp_path, box=appliance) as running:
         for rank in range(2):
-            running.wait_for(rank, "step 5", timeout_s=90)
+            running.wait_for(rank, "step 5", timeout_s=300)
         killed = time.time()
         running.children[1].send(signal.SIGKILL)
-        outcomes = running.finish(timeout_s=30)
+        outcomes = running.finish(timeout_s=300)
     assert outcomes[0].status == 0, outcomes[0].output
     when, place, text, again = outcomes[0].value
     assert place in ("forward", "backward")
@@ -197,11 +197,11 @@ def is_interrupted(rank):
 
 def test_ctrl_c_ends_a_forward_that_waits_for_another_rank(appliance, tmp_path):
     with ranks.Ranks(is_interrupted, 2, tmp_path, box=appliance) as running:
-        running.wait_for(0, "stopped", timeout_s=90)
-        running.wait_for(1, "stopped", timeout_s=90)
+        running.wait_for(0, "stopped", timeout_s=300)
+        running.wait_for(1, "stopped", timeout_s=300)
         pressed = running.interrupt(0)
         running.children[1].send(signal.SIGKILL)
-        outcomes = running.finish(timeout_s=40)
+        outcomes = running.finish(timeout_s=300)
     assert outcomes[0].status == 0, outcomes[0].output
     within(outcomes[0].value - pressed, 3)
 

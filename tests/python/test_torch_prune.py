@@ -100,7 +100,7 @@ def test_only_what_is_big_and_of_two_dimensions_is_pruned(address):  # noqa: F81
     ("nothing", {}), ("flush", {}), ("loop", {}), ("flush", {"wire": "bfloat16"})],
     ids=["nothing", "flush", "loop", "flush-bfloat16"])
 def test_a_rank_that_ends_delivers_what_stayed_or_says_how_much(appliance, tmp_path, how, options):
-    values = ranks.run(ending, 2, tmp_path, box=appliance, timeout_s=120,
+    values = ranks.run(ending, 2, tmp_path, box=appliance, timeout_s=300,
                        arguments={"how": how, "options": options})
     given, left = (sum(torch.tensor(value[name]).view(64, 64) for value in values)
                    for name in ("given", "left"))
@@ -195,7 +195,7 @@ def test_pruned_gradients_train_and_the_flush_leaves_nothing_behind(appliance, t
         (tmp_path / name).mkdir()
         reports[name] = ranks.run(train, 2, tmp_path / name, box=appliance,
                                   arguments={"prune": prune, "momentum": momentum, "seeds": seeds},
-                                  timeout_s=120)
+                                  timeout_s=300)
     means = {name: sum(first["accuracy"]) / seeds for name, (first, _) in reports.items()}
     for name, (first, second) in reports.items():
         print(f"{name}: accuracy {means[name]:.4f} {first['accuracy']}, sent {first['bytes']}")

@@ -49,7 +49,7 @@ def late(rank, prune, steps):
     {"prune": "dynamic"}], ids=lambda prune: prune["prune"])
 def test_replicas_of_late_ranks_do_not_part(appliance, tmp_path, prune):
     values = ranks.run(late, 3, tmp_path, box=appliance, arguments={"prune": prune, "steps": 20},
-                       timeout_s=60)
+                       timeout_s=300)
     print([{k: v for k, v in value.items() if k not in ("last", "left")} for value in values])
     assert values[0]["last"] == values[1]["last"] == values[2]["last"]
     assert all(value["finite"] and value["most_left"] > 0 for value in values)

@@ -57,7 +57,7 @@ def ones(rank, options, make):
     ("SGD", {"attach": {"averaging": "weight"}}, None)])
 def test_a_share_is_in_the_gradient_or_in_the_rate(appliance, tmp_path, make, options, place):
     arguments = dict(options=options, make=make)
-    values = ranks.run(ones, 3, tmp_path, box=appliance, arguments=arguments, timeout_s=60)
+    values = ranks.run(ones, 3, tmp_path, box=appliance, arguments=arguments, timeout_s=300)
     assert values[0]["last"] == values[1]["last"] == values[2]["last"]
     words = {"gradient": "the gradients of", "rate": "the learning rate of", None: "",
              "momentum": "the gradients of", "moments": "the learning rate of"}

@@ -19,7 +19,7 @@ def against_a_reference(rank, ranks, steps):
 
 
 def test_bound_0_is_the_synchronous_training_update_by_update(lossy_appliance, tmp_path):
-    values = run(against_a_reference, RANKS, tmp_path, box=lossy_appliance, timeout_s=280,
+    values = run(against_a_reference, RANKS, tmp_path, box=lossy_appliance, timeout_s=300,
                  arguments={"ranks": RANKS, "steps": STEPS})
     stale_reference.check(values)
     again = sum(found["retransmissions"] for found in values[RANKS - 1].values())

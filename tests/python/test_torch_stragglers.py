@@ -30,7 +30,7 @@ def check_identical(values, total):
 def test_a_rank_that_sleeps_ends_with_the_parameters_of_those_that_never_missed_a_step(
         appliance, tmp_path, late, optimizer):
     arguments = dict(late=late, optimizer=optimizer, total=25)
-    values = ranks.run(one_sleeps, 4, tmp_path, box=appliance, arguments=arguments, timeout_s=60)
+    values = ranks.run(one_sleeps, 4, tmp_path, box=appliance, arguments=arguments, timeout_s=300)
     check_identical(values, 25)
     assert values[3]["missed"] + values[3]["resyncs"] > 0, values[3]
     replayed = [value["replayed"] for value in values if value["resyncs"] == 0]
@@ -59,7 +59,7 @@ def steps_done(running, rank):
     return running.output(rank).count("step ")
 
 
-def wait_for_steps(running, rank, count, timeout_s=30):
+def wait_for_steps(running, rank, count, timeout_s=300):
     """Until the rank has computed so many steps; any of them may have been complete without it."""
     deadline = time.monotonic() + timeout_s
     while steps_done(running, rank) < count:
@@ -125,7 +125,7 @@ def test_a_rank_that_is_killed_and_started_again_takes_a_peers_state(appliance, 
         wait_for_steps(running, 1, steps_done(running, 1) + 3)
         before = steps_done(running, rank)
         running.restart(rank)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while steps_done(running, rank) < before + 8:
             assert time.monotonic() < deadline and running.children[rank].poll() is None, (
                 running.output(rank))
@@ -356,7 +356,7 @@ def test_ranks_that_plan_different_numbers_of_steps_are_told_at_the_first(
         appliance, tmp_path, totals):
     arguments = dict(totals=totals)
     found = ranks.run(totals_differ, len(totals), tmp_path, box=appliance, arguments=arguments,
-                      timeout_s=30)
+                      timeout_s=300)
     for rank, (applied, untouched, text) in enumerate(found):
         assert applied == 0 and untouched, (rank, applied, text)
         assert f"steps({totals[rank]})" in text, text

@@ -59,7 +59,7 @@ def test_every_format_trains_as_float32_does(appliance, tmp_path):
     for wire in FORMATS:
         (tmp_path / wire).mkdir()
         reports[wire] = ranks.run(train, 2, tmp_path / wire, box=appliance,
-                                  arguments={"wire": wire, "seeds": SEEDS}, timeout_s=120)
+                                  arguments={"wire": wire, "seeds": SEEDS}, timeout_s=300)
     dense = sum(reports["float32"][0]["accuracy"]) / SEEDS
     assert dense > 0.9, "nothing was learnt"
     for wire, (first, second) in reports.items():
@@ -134,7 +134,7 @@ def stops_and_goes_on(rank, pruned):
 
 
 def test_a_run_that_goes_on_is_bit_for_bit_the_one_without_the_stop(appliance, tmp_path):
-    first, second = ranks.run(stops_and_goes_on, 2, tmp_path, box=appliance, timeout_s=200,
+    first, second = ranks.run(stops_and_goes_on, 2, tmp_path, box=appliance, timeout_s=300,
                               arguments={"pruned": PRUNED})
     assert first == second and len(first) == 16
     for name, (whole, resumed, forgetful) in first.items():

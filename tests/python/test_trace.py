@@ -92,7 +92,7 @@ def test_two_ranks_leave_every_tensor_of_every_step_in_order(tmp_path):
                 for index, array in enumerate(arrays):
                     job.submit(index, array, priority=10 * step + index)
                 for index in range(len(arrays)):
-                    job.wait(index, timeout=30)
+                    job.wait(index, timeout=300)
                 job.mark_applied("first")
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
@@ -134,7 +134,7 @@ def _train(rank, steps=15, policy=None):
                 else:
                     job.submit(index, array, priority=index)
             try:
-                step = job.wait_step(timeout=60)
+                step = job.wait_step(timeout=300)
             except sluice.Behind:  # a busy machine: what is in the trace is enough
                 break
         return job.stats()

@@ -51,7 +51,7 @@ def slow_third(rank, stop):
             job.submit("weight", gradient)
             done[0] = 1 if rank == 0 and Path(stop).exists() else 0
             job.submit("done", done)
-            job.wait_step(timeout=30)
+            job.wait_step(timeout=300)
     return True
 
 
@@ -106,7 +106,7 @@ def running_job(name, function, box, folder):
     with Ranks(function, WORKERS, folder, box=box, arguments={"stop": str(stop)},
                environment={"SLUICE_JOB": name}) as ranks:
         address = f"127.0.0.1:{box.metrics_port}"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while f'sluice_job_running{{job="{name}"}} 1' not in page(address):
             assert time.monotonic() < deadline, ranks.output(0)
             time.sleep(0.1)
@@ -141,7 +141,7 @@ def stored(lossy_appliance, tmp_path_factory):
 
 
 def page(address):
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=300) as answer:
         return answer.read().decode()
 
 
@@ -235,7 +235,7 @@ def test_top_shows_the_running_job_and_who_is_late(watched):
     command = [sys.executable, "-B", "-m", "sluice", "top", watched, "--once", "--interval", "3"]
     text, missing = "", False
     for _ in range(5):  # the two fast ranks wait nearly always, not always
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         text = done.stdout
         missing = missing or "oldest open chunk waits for rank 2\n" in text
@@ -258,12 +258,12 @@ def one_frame(address, *options):
     command = [sys.executable, "-B", "-m", "sluice", "top", address, "--once", *options]
     # Newer pytests import readline, which tells processes that they have 80 columns.
     return subprocess.run(command, env={**os.environ, "COLUMNS": "100"}, capture_output=True,
-                          text=True, timeout=60, check=False)
+                          text=True, timeout=300, check=False)
 
 
 def frame_while_ranks_wait(address, *options):
     """Of a store whose two fast ranks wait nearly always, not always."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while True:
         done = one_frame(address, *options)
         assert done.returncode == 0, done.stderr
@@ -316,7 +316,7 @@ def prometheus(watched, fastest, stored, tmp_path_factory):
             raise AssertionError(f"{text}: {error.read().decode()}") from None
 
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:
             try:
                 if len(query("count_over_time(sluice_jobs[1m]) >= 6")) == 3:
@@ -333,7 +333,7 @@ def prometheus(watched, fastest, stored, tmp_path_factory):
 
 
 def test_top_shows_k_and_how_far_a_straggler_is_behind(fastest):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while True:  # the first two steps are those of all ranks
         done = one_frame(fastest)
         assert done.returncode == 0, done.stderr
@@ -385,7 +385,7 @@ def test_the_panels_name_the_slow_rank(prometheus):
         return {row["metric"]["rank"]: float(row["value"][1]) for row in prometheus(query)
                 if row["metric"]["job"] == job}
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while "2" not in rows("Missing from the oldest open chunk"):
         assert time.monotonic() < deadline, rows("Missing from the oldest open chunk")
         time.sleep(0.5)

@@ -20,7 +20,7 @@ def worker(rank, out):
         data = array.array("f", [rank, 2, 4, 6 * rank])
         address, _ = data.buffer_info()
         job.submit(0, address)
-        job.wait_step(timeout=30)
+        job.wait_step(timeout=300)
         out[rank] = data.tolist()
 out = [None, None]
 threads = [threading.Thread(target=worker, args=(rank, out)) for rank in range(2)]
@@ -96,6 +96,6 @@ def test_an_installed_wheel_sums_with_its_own_library(tmp_path, environment):
 def test_a_build_without_the_library_is_refused_with_the_remedy(tmp_path):
     done = subprocess.run([ROOT / "client" / "python" / "build_wheel.sh", tmp_path, tmp_path,
                            sys.executable], capture_output=True, text=True, check=False,
-                          timeout=60)
+                          timeout=300)
     assert done.returncode != 0
     assert "./run build" in done.stderr
