@@ -14,7 +14,7 @@ import time
 import numpy as np
 import sluice
 
-TAIL = 20  # of 0.2 s: who is stopped for two seconds finds the others still there
+TAIL, TAIL_S = 8, 0.45  # a rank that is stopped for two seconds finds the others still there
 
 
 def main():
@@ -31,7 +31,7 @@ def main():
                 last = turn.step > steps
                 if turn.step > steps + TAIL:
                     break
-                time.sleep(0.2 - min(seconds, 0.2) if last else seconds)
+                time.sleep(TAIL_S - min(seconds, TAIL_S) if last else seconds)
                 gradient = np.zeros(elems, np.float32)
                 if not last:
                     gradient[:] = np.rint(draw.normal(0, 20, elems))

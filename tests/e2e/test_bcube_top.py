@@ -94,15 +94,16 @@ def training():
 
 @pytest.fixture(scope="module")
 def views(training):
-    """Of each switch, by level and number, with rates over a second or so."""
-    def have_stepped():
+    """Of each switch, by level and number, with rates over some steps."""
+    def have_stepped(least):
         steps = [int(step) for place in PLACES for step in re.findall(
             r'^sluice_job_step{job="[^"]*\.s\d\..*} (\d+)$', training.page(*place), re.M)]
-        return len(steps) == 3 * len(PLACES) and min(steps) > 5
+        return len(steps) == 3 * len(PLACES) and min(steps) > least and max(steps)
 
-    wait_until(have_stepped, 300, "steps of all legs")
+    wait_until(lambda: have_stepped(5), 300, "steps of all legs")
     before = {place: scrape(training, *place) for place in PLACES}
-    time.sleep(1)
+    last = have_stepped(5)
+    wait_until(lambda: have_stepped(last + 5), 300, "more steps of all legs")
     return {place: view_since(training, before, place) for place in PLACES}
 
 
@@ -114,7 +115,7 @@ def test_legs_of_a_real_switch_have_level_thread_stage_and_way(views, level, swi
     assert (cube.name, cube.level, cube.levels) == (JOB, level, 2)
     assert [(leg.thread, leg.stage, leg.way) for leg in cube.legs] == LEGS[level]
     for leg in cube.legs:
-        assert leg.job.state == "running" and leg.job.step > 5 and leg.job.step_rate > 1
+        assert leg.job.state == "running" and leg.job.step > 5 and leg.job.step_rate > 0
         assert (leg.job.members, leg.job.world_size) == (2, 2)
     assert (cube.meeting.members, cube.meeting.world_size) == (2, 2)
 
