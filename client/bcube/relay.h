@@ -76,20 +76,14 @@ using PrepareLane = std::function<Status(const LanePlace& place, SessionOptions&
 class Relay final : public Calls, public Driven {
  public:
   struct Lane {
-    Lane(LanePlace where, SessionOptions with, Layout layout, TimeNs now)
-        : place(where), options(std::move(with)), session(options, std::move(layout), now) {}
-    // Another session in its place, to join again. Terminates without memory, of which the old one
-    // has just given back as much.
-    void renew(TimeNs now) noexcept;
-    Counters counters() const;
+    Lane(LanePlace where, SessionOptions options, Layout layout, TimeNs now)
+        : place(where), session(std::move(options), std::move(layout), now) {}
     const LanePlace place;
-    SessionOptions options;
     std::vector<std::uint32_t> slices;  // of its tensors, in order
     std::uint32_t first_row = 0;        // of its tensors in the level's detour
     std::vector<std::uint32_t> parts;   // of the trace that its tensors are in; none: no trace
     Session session;
-    Counters past;      // of the sessions before
-    bool over = false;  // this one has said how it ended
+    bool over = false;  // it has said how it ended
   };
 
   // `options.rank` and `world_size` are those in the BCube, world_size = n^k; every lane's session
@@ -282,7 +276,7 @@ class Relay final : public Calls, public Driven {
   }
   void try_ways(TimeNs now);
   void try_way(Lane& first, TimeNs now);
-  void renew(Lane& lane, TimeNs now);
+  void rejoin(Lane& lane, TimeNs now);
   void handle_attempt(Lane& lane, const Event& event, TimeNs now);
   void fail_attempt(Lane& lane, TimeNs now);
   static bool runs(const Lane& lane) noexcept {

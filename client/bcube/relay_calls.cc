@@ -98,7 +98,7 @@ const StepReport* Relay::report(Step step) const noexcept {
 Counters Relay::counters() const {
   Counters sum;
   for (const Lane& lane : lanes_) {
-    sum += lane.counters();
+    sum += lane.session.counters();
     sum.detoured_lanes += is_detoured(lane);
   }
   for (const Detour& detour : detours_) sum.detours += detour.moves();
@@ -113,7 +113,7 @@ std::optional<PartCounters> Relay::part_counters(std::uint32_t index) const {
   for (const Lane& lane : lanes_)
     if (lane.place.way < Way::kMeeting && lane.place.thread == part.thread &&
         lane.place.level == part.level) {
-      part.counters += lane.counters();
+      part.counters += lane.session.counters();
       part.counters.detoured_lanes += is_detoured(lane);
     }
   if (!detours_.empty()) part.counters.detours = detours_[part.level].moves();
@@ -193,7 +193,7 @@ std::string Relay::describe_plan() const {
   for (std::uint32_t level = 0; level < detours_.size(); ++level)
     if (const std::string detour = describe_detour(level); !detour.empty()) text += "\n" + detour;
   for (const Lane& lane : lanes_) {
-    const Counters counters = lane.counters();
+    const Counters counters = lane.session.counters();
     text += "\n" + lane.session.place() + "slices " + std::to_string(lane.slices.size()) +
             ", sent " + std::to_string(counters.packets_sent) + " packets, " +
             std::to_string(counters.bytes_sent) + " bytes, received " +

@@ -1,6 +1,4 @@
 // How a relay's lanes are joined again where they were lost, and when they are used there again.
-#include <memory>
-#include <utility>
 
 #include "aggregator/base/check.h"
 #include "client/bcube/relay.h"
@@ -8,28 +6,10 @@
 namespace sluice::client {
 namespace {
 
-// Of a lane's joins, so that the appliance tells one from the one before.
-constexpr std::uint64_t kNonceStep = std::uint64_t{1} << 32;
 // Of a job where a level's lanes go back to, so that no lane gets into the one that they have left.
 constexpr std::uint64_t kRunStep = std::uint64_t{1} << 32;
 
 }  // namespace
-
-void Relay::Lane::renew(TimeNs now) noexcept {
-  CHECK(over);
-  past = counters();
-  past.receive_credit_packets = 0;  // a fact, which the new one has too
-  options.nonce += kNonceStep;
-  Layout layout = session.layout();
-  std::destroy_at(&session);  // who drives it keeps its address
-  std::construct_at(&session, options, std::move(layout), now);
-  over = false;
-}
-
-Counters Relay::Lane::counters() const {
-  Counters sum = past;
-  return sum += session.counters();
-}
 
 // ---- attempts ----
 
@@ -48,17 +28,18 @@ void Relay::try_way(Lane& first, TimeNs now) {
   for_lanes_beside(first, [&](const Lane& lane) { all_over &= lane.over; });
   if (!all_over) return;  // some still say that they leave
   way_of(first)->begin();
-  renew(first, now);
+  rejoin(first, now);
 }
 
-void Relay::renew(Lane& lane, TimeNs now) {
+// A server that is back soon finds the others still at home, in the old jobs, which would take its
+// first step for one of theirs. In a run of its own it waits for them.
+void Relay::rejoin(Lane& lane, TimeNs now) {
   CHECK(lane.over && ended_lanes_ != 0);
   --ended_lanes_;
-  // Who is back soon finds the others still at home, in the old jobs, which would take its first
-  // step for one of theirs. In a run of its own it waits for them.
-  if (!is_spare(lane))
-    lane.options.run_id = options_.run_id + kRunStep * (detours_[lane.place.level].returns() + 1);
-  lane.renew(now);
+  lane.over = false;
+  const std::uint64_t runs_before =
+      is_spare(lane) ? 0 : detours_[lane.place.level].returns() + std::uint64_t{1};
+  lane.session.rejoin(options_.run_id + kRunStep * runs_before, now);
 }
 
 void Relay::handle_attempt(Lane& lane, const Event& event, TimeNs now) {
@@ -74,7 +55,7 @@ void Relay::handle_attempt(Lane& lane, const Event& event, TimeNs now) {
   if (way.state() == WayBack::State::kAsking) {
     way.join_others();
     for_lanes_beside(lane, [&](Lane& other) {
-      if (&other != &lane) renew(other, now);
+      if (&other != &lane) rejoin(other, now);
     });
   }
   bool all_run = way.state() == WayBack::State::kJoining;

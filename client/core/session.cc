@@ -1,6 +1,7 @@
 #include "client/core/session.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "aggregator/base/check.h"
@@ -11,7 +12,17 @@ namespace {
 
 constexpr std::uint32_t kMinFlowCredit = 8;  // results that each flow may always have on the way
 
+// Of a session's joins, so that the appliance tells one from the one before.
+constexpr std::uint64_t kNonceStep = std::uint64_t{1} << 32;
+
 std::size_t event_capacity(const Layout& layout) { return 2 * layout.tensor_count() + 16; }
+
+// A part of one membership begins as it did for the first; those who refer to it keep its address.
+template <class Part, class... Args>
+void begin_anew(Part& part, Args&&... args) noexcept {
+  std::destroy_at(&part);
+  std::construct_at(&part, std::forward<Args>(args)...);
+}
 
 }  // namespace
 
@@ -49,7 +60,7 @@ void Session::make_store() {
 // The only changes that there are.
 void Session::become(SessionState state) noexcept {
   switch (state) {
-    case SessionState::kJoining: CHECK(false); break;
+    case SessionState::kJoining: CHECK(state_ == SessionState::kClosed); break;
     case SessionState::kForming: CHECK(state_ == SessionState::kJoining); break;
     case SessionState::kRunning: CHECK(state_ == SessionState::kForming); break;
     case SessionState::kLeaving:
@@ -58,6 +69,27 @@ void Session::become(SessionState state) noexcept {
     case SessionState::kClosed: CHECK(state_ != SessionState::kClosed); break;
   }
   state_ = state;
+}
+
+void Session::rejoin(std::uint64_t run_id, TimeNs now) noexcept {
+  become(SessionState::kJoining);
+  options_.run_id = run_id;
+  options_.nonce += kNonceStep;
+  link_.disconnect();
+  begin_anew(tensors_, options_, layout_);
+  begin_anew(residuals_, layout_, options_.prune, options_.executor);
+  begin_anew(gradients_, options_, layout_, tensors_, residuals_, link_);
+  begin_anew(collectives_, options_, layout_.chunk_bytes(), link_);
+  begin_anew(transfers_, options_, layout_.chunk_bytes(), link_);
+  if (store_) store_.emplace(options_, layout_, link_);
+  begin_anew(join_, options_, layout_, now);
+  begin_anew(membership_, options_);
+  facts_ = {};
+  failure_ = {};
+  missing_ = {};
+  stall_reported_ns_ = 0;
+  last_stall_.clear();
+  act_on_join(now);
 }
 
 // ---- how it ends ----

@@ -59,6 +59,12 @@ class Session final : public Calls, public Driven {
   void handle_unreachable(TimeNs now);
   void handle_too_big(std::size_t datagram_bytes, std::size_t path_datagram_bytes, bool certain,
                       TimeNs now);
+  // kClosed, and all events polled: joins the job once more, or this run of it, as a member that it
+  // has not had. Kept: the options, the layout, the counters and verdicts, which go on counting,
+  // and the session's address. Anew: the steps of all streams, what was submitted, windows,
+  // residuals, and the membership. Without memory, of which the membership before has just given
+  // back as much, the process ends.
+  void rejoin(std::uint64_t run_id, TimeNs now) noexcept;
   // The transport, or the memory to go on, is gone for good.
   void handle_broken(Status why, TimeNs now) override { fail(std::move(why), false, now); }
   bool poll_event(Event& event) noexcept override { return link_.events.pop(event); }

@@ -88,7 +88,7 @@ class Calls {
  protected:
   Calls(SessionOptions options, Layout layout);
 
-  const SessionOptions options_;
+  SessionOptions options_;  // constant but for Session::rejoin()
   const Layout layout_;
   Tensors tensors_;
   Residuals residuals_;

@@ -19,6 +19,7 @@ class EventQueue {
     if (ring_.full()) grow();
     ring_.push(std::move(event));
   }
+  bool empty() const noexcept { return ring_.empty(); }
   bool pop(Event& event) noexcept {
     if (ring_.empty()) return false;
     event = ring_.pop();

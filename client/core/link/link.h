@@ -30,6 +30,14 @@ struct Link {
   std::uint16_t shard_of_chunk(ChunkIndex chunk) const noexcept {
     return flows.size() == 1 ? std::uint16_t{0} : shard_of(chunk, shard_count());
   }
+  // The membership is over. Counters go on.
+  void disconnect() noexcept {
+    CHECK(events.empty());
+    identity = {};
+    flows.clear();
+    counters.steps_done = 0;
+    failure = {};
+  }
   void fail(Status why) noexcept {
     CHECK(!why.ok());
     if (failure.ok()) failure = std::move(why);

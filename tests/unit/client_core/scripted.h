@@ -133,7 +133,7 @@ class Scripted {
     answer(body);
   }
   void accept(std::uint32_t at_step = 1, std::uint16_t shards = 1) {
-    sender = {.job = kJob, .rank = options.rank.value, .cookie = kCookie};
+    sender = {.job = kJob, .rank = options.rank.value, .cookie = cookie};
     answer(wire::Accept{.nonce = options.nonce,
                         .open_steps = {at_step, 1, 1},
                         .first_steps = {first_step, first_step, 1},
@@ -210,6 +210,7 @@ class Scripted {
   Session session;
   std::vector<Sent> sent_;  // and not asked for yet
   wire::Sender sender;
+  Cookie cookie = kCookie;
   std::vector<Sent> passed;   // what the session sent during pass()
   PolicyOptions policy;       // that the appliance says the job runs
   std::uint8_t rejoined = 0;  // the job runs already
