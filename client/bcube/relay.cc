@@ -140,11 +140,8 @@ void Relay::handle_slice(Lane& lane, const Event& event, TimeNs now) {
              " at most: divide all ranks' weights by one "
              "number"},
         now);
-  if (Detour* const detour = detour_of(lane)) {
-    Detour::Row& row = detour->rows()[lane.first_row + event.tensor];
-    row.in_flight = false;
-    row.held = tensors_.current();
-  }
+  if (Failover* const failover = failover_of(lane))
+    failover->handover().finish(lane.first_row + event.tensor);
   if (lane.place.way == Way::kUp && owns) {
     add_half(passage, event);
     climb(passage, stage + 1, now);
@@ -178,8 +175,8 @@ void Relay::begin(std::uint32_t tensor, TimeNs now) {
   if (submission.input != nullptr && residuals_.covers(tensor))
     residuals_.begin_step(tensor, static_cast<const float*>(submission.input));
   beginning_ = {.tensor = tensor, .submission = submission, .next = first};
-  for (std::uint32_t level = 0; level < detours_.size(); ++level)  // no slice will bring it there
-    if (detours_[level].rows().empty()) come_to(level, now);
+  for (std::uint32_t level = 0; level < failovers_.size(); ++level)  // no slice will bring it there
+    if (failovers_[level].rows().empty()) come_to(level, now);
 }
 
 void Relay::begin_slice(TimeNs now) {
@@ -282,14 +279,12 @@ void Relay::submit_slice(Passage& passage, const Stop& stop, Submission submissi
   submission.priority = priority_of(passage, lane.place.way);
   submission.ready_ns = std::max(now, passage.ready_ns);
   ++passage.in_flight;
-  if (Detour* const detour = detour_of(lane)) {
+  if (Failover* const failover = failover_of(lane)) {
     const std::uint32_t index = lane.first_row + stop.tensor;
-    Detour::Row& row = detour->rows()[index];
-    row.submission = submission;
-    row.asked = tensors_.current();
-    row.in_flight = true;
-    detour->come_to(row.asked);
-    if (detour->in_use()) {
+    failover->rows()[index].submission = submission;
+    failover->handover().contribute(index, tensors_.current());
+    failover->return_vote().come_to(tensors_.current());
+    if (failover->in_use()) {
       offer(lane.place.level, index, now);
       return vote(lane.place.level, now);
     }
@@ -340,7 +335,7 @@ void Relay::finish(Passage& passage, TimeNs now) {
 // Who would leave now must leave nothing undone at another switch.
 void Relay::end_step_when_done(TimeNs now) {
   if (!tensors_.all_done()) return;
-  if (std::ranges::any_of(detours_, [](const Detour& detour) { return detour.busy != 0; })) return;
+  if (std::ranges::any_of(failovers_, &Failover::is_busy)) return;
   const Step step = tensors_.current();
   note_step(step, step_weight_);
   events_.push({.kind = Event::Kind::kStepDone, .step = step, .weight = step_weight_});

@@ -16,7 +16,7 @@
 //
 // A level's switch that is lost in mid-run, or the way to it, is stood in for by another switch of
 // the level, which the neighbours at another level reach: all its lanes move into one more lane,
-// the spare, and the step under way goes on there (detour.h). Plain: the servers of that switch
+// the spare, and the step under way goes on there (failover.h). Plain: the servers of that switch
 // stand in, each neighbour for one of this switch's, with a spare each. When it answers again the
 // lanes move back.
 //
@@ -30,7 +30,7 @@
 // where lanes move. In a synchronous job all of it is delivered, or the job ends.
 //
 // relay.cc: a slice's way; relay_lanes.cc: which lanes there are; relay_early.cc: which are done
-// without at the start; relay_detour.cc: how they move; relay_way_back.cc: and back;
+// without at the start; relay_failover.cc: how they move; relay_way_back.cc: and back;
 // relay_calls.cc: the application's side; relay_trace.cc: the trace.
 #pragma once
 
@@ -45,7 +45,7 @@
 #include <string>
 #include <vector>
 
-#include "client/bcube/detour.h"
+#include "client/bcube/failover.h"
 #include "client/bcube/slices.h"
 #include "client/bcube/topology.h"
 #include "client/bcube/way_back.h"
@@ -80,7 +80,7 @@ class Relay final : public Calls, public Driven {
         : place(where), session(std::move(options), std::move(layout), now) {}
     const LanePlace place;
     std::vector<std::uint32_t> slices;  // of its tensors, in order
-    std::uint32_t first_row = 0;        // of its tensors in the level's detour
+    std::uint32_t first_row = 0;        // of its tensors in the level's failover
     std::vector<std::uint32_t> parts;   // of the trace that its tensors are in; none: no trace
     Session session;
     bool over = false;  // it has said how it ended
@@ -107,7 +107,7 @@ class Relay final : public Calls, public Driven {
   // Switches of its own that another one stands in for.
   std::uint32_t detours() const noexcept {
     return static_cast<std::uint32_t>(std::ranges::count_if(
-        detours_, [](const Detour& each) { return each.state() == Detour::State::kMoved; }));
+        failovers_, [](const Failover& each) { return each.state() == Failover::State::kMoved; }));
   }
 
   // ---- as Session's ----
@@ -131,6 +131,8 @@ class Relay final : public Calls, public Driven {
   std::string describe_plan() const override;  // lane by lane
 
  private:
+  using There = Failover::Row::There;
+
   // A lane's tensor that a slice is.
   struct Stop {
     std::uint32_t lane = 0;
@@ -212,19 +214,20 @@ class Relay final : public Calls, public Driven {
   void meet(Lane& lane, TimeNs now);
   Status check_meeting(const Lane& lane) const;
 
-  // ---- relay_detour.cc ----
-  Detour* detour_of(const Lane& lane) noexcept {
-    return detours_.empty() ? nullptr : &detours_[lane.place.level];
+  // ---- relay_failover.cc ----
+  Failover* failover_of(const Lane& lane) noexcept {
+    return failovers_.empty() ? nullptr : &failovers_[lane.place.level];
   }
   // Its lanes have moved.
   bool has_moved(std::uint32_t level) const noexcept {
-    return !detours_.empty() && detours_[level].in_use();
+    return !failovers_.empty() && failovers_[level].in_use();
   }
   // Its failure has not been told yet, or it moves when it is back.
   bool will_move(const Lane& lane) noexcept {
-    const Detour* const detour = detour_of(lane);
-    return detour != nullptr && lane.session.state() == SessionState::kClosed &&
-           (detour->state() == Detour::State::kReady || detour->back_step() != 0);
+    const Failover* const failover = failover_of(lane);
+    return failover != nullptr && lane.session.state() == SessionState::kClosed &&
+           (failover->state() == Failover::State::kReady ||
+            failover->return_vote().return_step() != 0);
   }
   static bool is_spare(const Lane& lane) noexcept { return lane.place.way >= Way::kSurvey; }
   bool is_detoured(const Lane& lane) const noexcept {
@@ -240,13 +243,14 @@ class Relay final : public Calls, public Driven {
   void handle_spare(Lane& lane, const Event& event, TimeNs now);
   void go_on(std::uint32_t level, TimeNs now);
   void go_on_with_collective(std::uint32_t level, TimeNs now);
-  std::string describe_detour(std::uint32_t level) const;
+  std::string describe_failover(std::uint32_t level) const;
   void go_on_with_row(std::uint32_t level, std::uint32_t row, TimeNs now);
   void offer(std::uint32_t level, std::uint32_t row, TimeNs now);
-  void send(std::uint32_t level, std::uint32_t row, Submission submission, bool silent, TimeNs now);
-  void expect_again(Detour::Row& row) noexcept;
+  void hold_back(Failover::Row& row) noexcept;
+  void send(std::uint32_t level, std::uint32_t row, Submission submission, There as, TimeNs now);
+  void contribute_again(std::uint32_t level, std::uint32_t row) noexcept;
   void keep(Passage& passage, Way way) noexcept;
-  Passage& passage_of(const Detour::Row& row) noexcept {
+  Passage& passage_of(const Failover::Row& row) noexcept {
     return passages_[lanes_[row.lane].slices[row.tensor]];
   }
 
@@ -285,13 +289,16 @@ class Relay final : public Calls, public Driven {
   void vote(std::uint32_t level, TimeNs now);
   void come_to(std::uint32_t level, TimeNs now);
   void handle_votes(std::uint32_t level, TimeNs now);
-  bool is_voting() const noexcept { return std::ranges::any_of(detours_, &Detour::is_voting); }
+  bool is_voting() const noexcept {
+    return std::ranges::any_of(failovers_,
+                               [](const Failover& each) { return each.return_vote().is_voting(); });
+  }
   bool must_vote_first(std::uint32_t level, TimeNs now);
   void go_back(std::uint32_t level, TimeNs now);
   void begin_next_step(TimeNs now);
   // At the level, but not where it was lost.
   bool is_away(std::uint32_t level) const noexcept {
-    return has_moved(level) && detours_[level].back_step() == 0;
+    return has_moved(level) && failovers_[level].return_vote().return_step() == 0;
   }
   bool is_in_collective(std::uint32_t level) const noexcept {
     return collective_ && collective_->running && collective_->next_level == level + 1;
@@ -343,7 +350,7 @@ class Relay final : public Calls, public Driven {
   std::vector<Progress> progress_;             // by tensor
   std::vector<float> halves_;                  // what the others gave, to be added
   std::vector<float> kept_;                    // the last whole sums, for who lacks them
-  std::vector<Detour> detours_;                // by level; none: nothing can move
+  std::vector<Failover> failovers_;            // by level; none: nothing can move
   std::vector<Ways> ways_;                     // likewise
   std::vector<std::vector<float>> spares_;     // results of tensors that were left out
   std::vector<std::vector<float>> meetings_;   // by level: who is there

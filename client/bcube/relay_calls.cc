@@ -58,7 +58,7 @@ void Relay::advance_collective(TimeNs now) {
     ++call.next_level;
     if (!takes_part) continue;
     call.running = true;
-    const std::uint32_t lane = is_away(level) ? detours_[level].spares().survey_lane : level;
+    const std::uint32_t lane = is_away(level) ? failovers_[level].spares().survey_lane : level;
     Session& session = lanes_[lane].session;
     const Status status =
         call.root ? session.broadcast(
@@ -101,7 +101,7 @@ Counters Relay::counters() const {
     sum += lane.session.counters();
     sum.detoured_lanes += is_detoured(lane);
   }
-  for (const Detour& detour : detours_) sum.detours += detour.moves();
+  for (const Failover& failover : failovers_) sum.detours += failover.moves();
   tell_facts(sum);
   return sum;
 }
@@ -116,7 +116,7 @@ std::optional<PartCounters> Relay::part_counters(std::uint32_t index) const {
       part.counters += lane.session.counters();
       part.counters.detoured_lanes += is_detoured(lane);
     }
-  if (!detours_.empty()) part.counters.detours = detours_[part.level].moves();
+  if (!failovers_.empty()) part.counters.detours = failovers_[part.level].moves();
   tell_facts(part.counters);
   return part;
 }
@@ -134,9 +134,9 @@ const Relay::Lane& Relay::most_stalled(TimeNs now) const noexcept {
   const auto stalled_ns = [&](const Lane& lane) {
     return is_lost(lane) ? 0 : lane.session.stalled_ns(now);  // nobody waits for those
   };
-  for (const Detour& detour : detours_) {
-    if (detour.state() != Detour::State::kAsking) continue;
-    const Lane& survey = lanes_[detour.spares().survey_lane];
+  for (const Failover& failover : failovers_) {
+    if (failover.state() != Failover::State::kExchanging) continue;
+    const Lane& survey = lanes_[failover.spares().survey_lane];
     if (stalled_ns(survey) != 0) return survey;
   }
   const auto of_place = [](const LanePlace& place) {
@@ -148,14 +148,14 @@ const Relay::Lane& Relay::most_stalled(TimeNs now) const noexcept {
     if (!is_spare(lane)) return of_place(lane.place);
     if (lane.place.way != Way::kSpare) return std::pair(Way::kUp, 0);
     auto first = of_place(lane.place);
-    for (const Detour::Row& row : detours_[lane.place.level].rows())
-      if (row.busy && &lanes_[row.spare] == &lane)
+    for (const Failover::Row& row : failovers_[lane.place.level].rows())
+      if (row.is_under_way() && &lanes_[row.spare] == &lane)
         first = std::min(first, of_place(lanes_[row.lane].place));
     return first;
   };
   const auto has_just_moved = [&](const Lane& lane) {  // its slices have stood elsewhere before
     return is_spare(lane) && stalled_ns(lane) != 0 &&
-           detours_[lane.place.level].step() + 1 >= tensors_.current();
+           failovers_[lane.place.level].handover().first_step() + 1 >= tensors_.current();
   };
   DurationNs most_ns = 0;
   for (const Lane& lane : lanes_) most_ns = std::max(most_ns, stalled_ns(lane));
@@ -190,8 +190,8 @@ Stall Relay::stall(TimeNs now) const {
 std::string Relay::describe_plan() const {
   std::string text = bcube_.name();
   text += mode_ == BcubeMode::kPlain ? ", plain" : ", aggregated";
-  for (std::uint32_t level = 0; level < detours_.size(); ++level)
-    if (const std::string detour = describe_detour(level); !detour.empty()) text += "\n" + detour;
+  for (std::uint32_t level = 0; level < failovers_.size(); ++level)
+    if (const std::string moved = describe_failover(level); !moved.empty()) text += "\n" + moved;
   for (const Lane& lane : lanes_) {
     const Counters counters = lane.session.counters();
     text += "\n" + lane.session.place() + "slices " + std::to_string(lane.slices.size()) +

@@ -12,8 +12,8 @@ namespace sluice::client {
 // refused is somebody's mistake.
 void Relay::lose_early(Lane& lane, const Status& why, TimeNs now) {
   const std::uint32_t level = lane.place.level;
-  Detour* const detour = detour_of(lane);
-  if (detour == nullptr) return fail(why, now);
+  Failover* const failover = failover_of(lane);
+  if (failover == nullptr) return fail(why, now);
   const bool home_lost = ways_[level].home.is_lost();
   if (is_spare(lane)) {
     if (home_lost) return fail_moved(lane, why, now);
@@ -23,7 +23,7 @@ void Relay::lose_early(Lane& lane, const Status& why, TimeNs now) {
   const bool mistake = why.code() != StatusCode::kUnreachable &&
                        why.code() != StatusCode::kTimedOut && why.code() != StatusCode::kPeerLost &&
                        why.code() != StatusCode::kClosed;
-  if (mistake || detour->state() == Detour::State::kNone) return fail(why, now);
+  if (mistake || failover->state() == Failover::State::kNone) return fail(why, now);
   why_moved_[level] = why;
   ways_[level].home.lose(now);
   for_lanes_beside(lane,
@@ -41,15 +41,15 @@ void Relay::move_early(std::uint32_t level, TimeNs now) {
 // start late, but not much later than this worker's job.
 void Relay::await_spares(TimeNs now) {
   if (state_ != SessionState::kJoining && state_ != SessionState::kRunning) return;
-  for (std::uint32_t level = 0; level < detours_.size(); ++level) {
-    const Detour& detour = detours_[level];
-    if (all_run_ns_[level] != 0 || detour.state() == Detour::State::kNone) continue;
-    Lane& survey = lanes_[detour.spares().survey_lane];
+  for (std::uint32_t level = 0; level < failovers_.size(); ++level) {
+    const Failover& failover = failovers_[level];
+    if (all_run_ns_[level] != 0 || failover.state() == Failover::State::kNone) continue;
+    Lane& survey = lanes_[failover.spares().survey_lane];
     bool all_run = true;
     for_lanes_beside(survey, [&](const Lane& lane) { all_run &= runs(lane); });
     if (all_run) {
       all_run_ns_[level] = now;
-      if (detour.state() == Detour::State::kReady && ways_[level].home.is_lost())
+      if (failover.state() == Failover::State::kReady && ways_[level].home.is_lost())
         move_early(level, now);
     } else if (state_ == SessionState::kRunning &&
                now - started_ns_ >= options_.connect_timeout_ns) {
@@ -62,8 +62,8 @@ void Relay::await_spares(TimeNs now) {
 // Who reaches a switch does not hear that another one does not. But all of its servers run, so who
 // is not there by now will not come.
 void Relay::miss_absent(TimeNs now) {
-  for (std::uint32_t level = 0; level < detours_.size(); ++level) {
-    if (detours_[level].state() != Detour::State::kReady || all_run_ns_[level] == 0) continue;
+  for (std::uint32_t level = 0; level < failovers_.size(); ++level) {
+    if (failovers_[level].state() != Failover::State::kReady || all_run_ns_[level] == 0) continue;
     const Lane* late = nullptr;
     for_lanes_beside(lanes_[level], [&](const Lane& lane) {
       if (lane.session.preparing()) all_run_ns_[level] = now;  // whoever is next waits for that

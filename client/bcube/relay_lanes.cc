@@ -193,23 +193,23 @@ Status Relay::make_lanes(TimeNs now, const PrepareLane& prepare) {
 // The rows of a level, those of a host together, and for each host that has any the lane in which
 // they are where the lanes move to, from this number on.
 std::vector<Relay::SpareLane> Relay::plan_spares(std::uint32_t level, std::uint32_t first_lane) {
-  Detour& detour = detours_[level];
+  Failover& failover = failovers_[level];
   std::vector<SpareLane> spares;
   for (std::uint32_t host = 0; host < hosts(); ++host) {
-    SpareLane spare{.host = host, .first_row = static_cast<std::uint32_t>(detour.rows().size())};
+    SpareLane spare{.host = host, .first_row = static_cast<std::uint32_t>(failover.rows().size())};
     for (std::uint32_t index = 0; index < first_spare_; ++index) {
       Lane& lane = lanes_[index];
       const LanePlace& place = lane.place;
       if (place.level != level || place.host != host || place.way == Way::kMeeting) continue;
-      lane.first_row = static_cast<std::uint32_t>(detour.rows().size());
+      lane.first_row = static_cast<std::uint32_t>(failover.rows().size());
       for (std::uint32_t tensor = 0; tensor < lane.slices.size(); ++tensor) {
         const Slice& slice = passages_[lane.slices[tensor]].slice;
-        detour.add_row({.way = place.way,
-                        .lane = index,
-                        .tensor = tensor,
-                        .source = bcube_.digit(slice.owner, level),
-                        .spare = first_lane + static_cast<std::uint32_t>(spares.size()),
-                        .spare_tensor = static_cast<std::uint32_t>(spare.tensors.size())});
+        failover.add_row({.way = place.way,
+                          .lane = index,
+                          .tensor = tensor,
+                          .spare = first_lane + static_cast<std::uint32_t>(spares.size()),
+                          .spare_tensor = static_cast<std::uint32_t>(spare.tensors.size())},
+                         bcube_.digit(slice.owner, level));
         spare.tensors.push_back(spec_of(place, slice));
         spare.slices.push_back(lane.slices[tensor]);
       }
@@ -225,14 +225,14 @@ Status Relay::make_spares(TimeNs now, const PrepareLane& prepare) {
   const std::uint32_t rank = options_.rank.value;
   ways_.resize(bcube_.levels());
   for (std::uint32_t level = 0; level < bcube_.levels(); ++level) {
-    Detour& detour = detours_.emplace_back(bcube_.switch_ports(), bcube_.digit(rank, level));
+    Failover& failover = failovers_.emplace_back(bcube_.switch_ports(), bcube_.digit(rank, level));
     const auto survey_lane = static_cast<std::uint32_t>(lanes_.size());
-    const Detour::Spares agree{.survey_lane = survey_lane, .vote_lane = survey_lane + 1};
+    const Failover::Spares agree{.survey_lane = survey_lane, .vote_lane = survey_lane + 1};
     std::vector<SpareLane> spares = plan_spares(level, survey_lane + 2);
     LanePlace place{.way = Way::kSurvey,
                     .level = level,
                     .switch_index = bcube_.switch_of(bcube_.detour_neighbour(rank, level), level)};
-    const std::size_t elems = Detour::survey_elems(bcube_.switch_ports(), detour.rows().size());
+    const std::size_t elems = Handover::state_elems(bcube_.switch_ports(), failover.rows().size());
     Status status = make_lane(place, {{.name = "who has what", .elem_count = elems, .exact = true}},
                               now, prepare);
     if (status.code() == StatusCode::kNotFound) {
@@ -253,7 +253,7 @@ Status Relay::make_spares(TimeNs now, const PrepareLane& prepare) {
       lanes_.back().slices = std::move(spare.slices);
     }
     if (!status.ok()) return status;
-    detour.set_spares(agree);
+    failover.set_spares(agree);
     kept_.resize(halves_.size());
   }
   return {};

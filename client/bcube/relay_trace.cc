@@ -68,8 +68,8 @@ void Relay::trace_slices(Lane& lane) noexcept {
     const Lane* home = &lane;
     std::uint32_t slice = times.tensor;
     if (is_spare(lane)) {
-      const Detour::Row& row = detours_[lane.place.level].rows()[lane.first_row + times.tensor];
-      if (row.silent) continue;  // it was for the others, or of a step that is over here
+      const Failover::Row& row = failovers_[lane.place.level].rows()[lane.first_row + times.tensor];
+      if (row.is_for_others()) continue;  // it was for the others, or of a step that is over here
       home = &lanes_[row.lane];
       slice = row.tensor;
     }

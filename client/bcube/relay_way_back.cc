@@ -17,9 +17,10 @@ void Relay::try_ways(TimeNs now) {
   if (state_ != SessionState::kRunning) return;
   for (std::uint32_t level = 0; level < ways_.size(); ++level) {
     // Once all have moved: who still joins there for the first time would be refused.
-    const bool moved = detours_[level].state() == Detour::State::kMoved;
+    const bool moved = failovers_[level].state() == Failover::State::kMoved;
     if (moved && ways_[level].home.is_due(now)) try_way(lanes_[level], now);
-    if (ways_[level].spare.is_due(now)) try_way(lanes_[detours_[level].spares().survey_lane], now);
+    if (ways_[level].spare.is_due(now))
+      try_way(lanes_[failovers_[level].spares().survey_lane], now);
   }
 }
 
@@ -38,7 +39,7 @@ void Relay::rejoin(Lane& lane, TimeNs now) {
   --ended_lanes_;
   lane.over = false;
   const std::uint64_t runs_before =
-      is_spare(lane) ? 0 : detours_[lane.place.level].returns() + std::uint64_t{1};
+      is_spare(lane) ? 0 : failovers_[lane.place.level].returns() + std::uint64_t{1};
   lane.session.rejoin(options_.run_id + kRunStep * runs_before, now);
 }
 
@@ -67,7 +68,7 @@ void Relay::handle_attempt(Lane& lane, const Event& event, TimeNs now) {
   }
   way.end(now);
   why_moved_[level] = {};
-  detours_[level].regain();
+  failovers_[level].regain();
   all_run_ns_[level] = now;
 }
 
@@ -81,26 +82,27 @@ void Relay::fail_attempt(Lane& lane, TimeNs now) {
 // ---- votes ----
 
 void Relay::vote(std::uint32_t level, TimeNs now) {
-  Detour& detour = detours_[level];
-  if (!detour.is_vote_due()) return;
+  Failover& failover = failovers_[level];
+  ReturnVote& vote = failover.return_vote();
+  if (!vote.is_due()) return;
   const bool ready = ways_[level].home.state() == WayBack::State::kReady &&
-                     detour.vote_step() == tensors_.current() && !is_in_collective(level);
-  const std::span<float> votes = detour.vote(ready, meetings_over_[level]);
-  ++detour.busy;
-  const Status status = lanes_[detour.spares().vote_lane].session.submit(
+                     vote.step() == tensors_.current() && !is_in_collective(level);
+  const std::span<float> votes = vote.cast(ready, meetings_over_[level]);
+  failover.note_submitted();
+  const Status status = lanes_[failover.spares().vote_lane].session.submit(
       {.input = votes.data(), .output = votes.data()}, now);
   if (!status.ok()) fail(status, now);
 }
 
 // In the step under way.
 void Relay::come_to(std::uint32_t level, TimeNs now) {
-  detours_[level].come_to(tensors_.current());
+  failovers_[level].return_vote().come_to(tensors_.current());
   vote(level, now);
 }
 
 void Relay::handle_votes(std::uint32_t level, TimeNs now) {
-  Detour& detour = detours_[level];
-  if (detour.handle_votes()) CHECK(detour.back_step() == tensors_.current() + 1);
+  ReturnVote& votes = failovers_[level].return_vote();
+  if (votes.count()) CHECK(votes.return_step() == tensors_.current() + 1);
   vote(level, now);
   if (collective_ && !collective_->running) advance_collective(now);
   end_step_when_done(now);
@@ -111,13 +113,13 @@ void Relay::handle_votes(std::uint32_t level, TimeNs now) {
 bool Relay::must_vote_first(std::uint32_t level, TimeNs now) {
   if (!is_away(level)) return false;
   come_to(level, now);
-  return detours_[level].is_voting();
+  return failovers_[level].return_vote().is_voting();
 }
 
 void Relay::begin_next_step(TimeNs now) {
   tensors_.begin_next_step();
-  for (std::uint32_t level = 0; level < detours_.size(); ++level) {
-    if (detours_[level].back_step() == tensors_.current())
+  for (std::uint32_t level = 0; level < failovers_.size(); ++level) {
+    if (failovers_[level].return_vote().return_step() == tensors_.current())
       go_back(level, now);
     else if (has_moved(level) && is_in_collective(level))
       come_to(level, now);  // others may wait for its vote, and it for them
@@ -126,12 +128,12 @@ void Relay::begin_next_step(TimeNs now) {
 
 // With the step that begins, as all servers of the switch do.
 void Relay::go_back(std::uint32_t level, TimeNs now) {
-  detours_[level].go_back();
+  failovers_[level].go_back();
   ways_[level].home.end(now);
   why_moved_[level] = {};
   events_.push({.kind = Event::Kind::kReturned,
                 .step = tensors_.current(),
-                .status = Status(StatusCode::kUnreachable, describe_detour(level))});
+                .status = Status(StatusCode::kUnreachable, describe_failover(level))});
   Lane* lost = nullptr;
   for_lanes_beside(lanes_[level], [&](Lane& lane) {
     const bool knows_why = lost == nullptr || lane.session.status().code() != StatusCode::kClosed;

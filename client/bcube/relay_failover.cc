@@ -8,21 +8,21 @@
 
 namespace sluice::client {
 
-// A lane is lost. Without its switch the others of the level are, too, and who has not seen that
-// yet will. Whether it is a server that died, the spares say: there it is missing as well.
+// When a session reports its switch unreachable, every session at that level is about to. A server
+// that is missing is missing at the other switch, too, so a dead server is told from a dead switch.
 void Relay::lose(Lane& lane, const Status& why, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
   if (state_ == SessionState::kJoining) return lose_early(lane, why, now);
   if (is_lost(lane)) return fail_attempt(lane, now);
-  Detour* const detour = detour_of(lane);
+  Failover* const failover = failover_of(lane);
   // A server that has left takes its appliance along. Who needs that no more need not hear of it.
   if (mode_ == BcubeMode::kPlain && is_idle() && why.code() == StatusCode::kUnreachable) {
     lost_idle_ = true;
     return;
   }
-  if (is_spare(lane) && detour->in_use()) return fail_moved(lane, why, now);
+  if (is_spare(lane) && failover->in_use()) return fail_moved(lane, why, now);
   if (is_spare(lane)) return lose_spare(lane, why, now);
-  if (detour == nullptr || detour->state() == Detour::State::kNone) return fail(why, now);
+  if (failover == nullptr || failover->state() == Failover::State::kNone) return fail(why, now);
   move(lane, why, now);
 }
 
@@ -42,7 +42,7 @@ void Relay::lose_what_is_needed(TimeNs now) {
 
 // While it is not needed the job goes on.
 void Relay::lose_spare(const Lane& lost, const Status& why, TimeNs now) {
-  detours_[lost.place.level].give_up();
+  failovers_[lost.place.level].give_up();
   way_of(lost)->lose(now);
   for_lanes_beside(lost,
                    [now](Lane& lane) { lane.session.leave(wire::LeaveReason::kAbnormal, now); });
@@ -51,17 +51,18 @@ void Relay::lose_spare(const Lane& lost, const Status& why, TimeNs now) {
 
 void Relay::move(Lane& lost, const Status& why, TimeNs now) {
   const std::uint32_t level = lost.place.level;
-  Detour& detour = detours_[level];
-  detour.begin(tensors_.current(), meetings_over_[level]);
+  Failover& failover = failovers_[level];
+  failover.begin(tensors_.current(), meetings_over_[level]);
   why_moved_[level] = why;
   ways_[level].home.lose(now);
   for_lanes_beside(lost, [&](Lane& lane) {
     if (lane.session.state() != SessionState::kClosed) lane.session.handle_broken(why, now);
   });
-  const Status status = lanes_[detour.spares().survey_lane].session.submit(
-      {.input = detour.survey().data(), .output = detour.survey().data()}, now);
+  float* const states = failover.handover().states().data();
+  const Status status = lanes_[failover.spares().survey_lane].session.submit(
+      {.input = states, .output = states}, now);
   if (!status.ok()) return fail(status, now);
-  ++detour.busy;
+  failover.note_submitted();
   if (is_in_collective(level)) collective_->cut = true;
 }
 
@@ -81,32 +82,31 @@ void Relay::miss_silent(TimeNs now) {
 
 void Relay::handle_spare(Lane& lane, const Event& event, TimeNs now) {
   const std::uint32_t level = lane.place.level;
-  Detour& detour = detours_[level];
-  CHECK(detour.in_use() && detour.busy != 0);
-  --detour.busy;
+  Failover& failover = failovers_[level];
+  failover.note_done();
   if (lane.place.way == Way::kSurvey) return go_on(level, now);
   if (lane.place.way == Way::kVote) return handle_votes(level, now);
   const std::uint32_t index = lane.first_row + event.tensor;
-  Detour::Row& row = detour.rows()[index];
-  CHECK(row.busy);
-  row.busy = false;
-  if (!row.silent) {
+  Failover::Row& row = failover.rows()[index];
+  const There was = std::exchange(row.there, There::kNothing);
+  CHECK(was >= There::kAwaited);
+  if (was == There::kAwaited) {
     Event of_lane = event;
     of_lane.tensor = row.tensor;
     handle_slice(lanes_[row.lane], of_lane, now);
   }
-  if (row.waiting && !row.busy) send(level, index, row.submission, false, now);
+  if (was == There::kForOthersFirst) send(level, index, row.submission, There::kAwaited, now);
   end_step_when_done(now);
 }
 
 // All are here, and know who has what.
 void Relay::go_on(std::uint32_t level, TimeNs now) {
-  Detour& detour = detours_[level];
-  detour.handle_survey();
+  Failover& failover = failovers_[level];
+  failover.end_exchange();
   events_.push({.kind = Event::Kind::kDetoured,
-                .step = detour.step(),
-                .status = Status(why_moved_[level].code(), describe_detour(level))});
-  for (std::uint32_t row = 0; row < detour.rows().size() && status().ok(); ++row)
+                .step = failover.handover().first_step(),
+                .status = Status(why_moved_[level].code(), describe_failover(level))});
+  for (std::uint32_t row = 0; row < failover.rows().size() && status().ok(); ++row)
     go_on_with_row(level, row, now);
   go_on_with_collective(level, now);
   vote(level, now);
@@ -118,7 +118,7 @@ void Relay::go_on_with_collective(std::uint32_t level, TimeNs now) {
   if (!is_in_collective(level) || !collective_->cut) return;
   collective_->cut = false;
   collective_->running = false;
-  if (detours_[level].is_collective_over())
+  if (failovers_[level].handover().is_collective_over())
     ++meetings_over_[level];
   else
     collective_->next_level = level;
@@ -126,91 +126,92 @@ void Relay::go_on_with_collective(std::uint32_t level, TimeNs now) {
 }
 
 // Empty: the lanes are where they belong.
-std::string Relay::describe_detour(std::uint32_t level) const {
-  const Detour& detour = detours_[level];
+std::string Relay::describe_failover(std::uint32_t level) const {
+  const Failover& failover = failovers_[level];
   const std::string& why = why_moved_[level].message();
   const std::string name = "level " + std::to_string(level);
-  switch (detour.state()) {
-    case Detour::State::kReady:
-      if (detour.moves() == 0) return {};
+  switch (failover.state()) {
+    case Failover::State::kReady:
+      if (failover.moves() == 0) return {};
       return name + ": switch " + std::to_string(bcube_.switch_of(options_.rank.value, level)) +
              " is used again, for which another one has stood in " +
-             std::to_string(detour.moves()) + " times";
-    case Detour::State::kNone: return name + " has no detour" + (why.empty() ? "" : ": " + why);
-    case Detour::State::kAsking: return name + " is moving: " + why;
-    case Detour::State::kMoved: break;
+             std::to_string(failover.moves()) + " times";
+    case Failover::State::kNone: return name + " has no detour" + (why.empty() ? "" : ": " + why);
+    case Failover::State::kExchanging: return name + " is moving: " + why;
+    case Failover::State::kMoved: break;
   }
-  return name + ": from step " + std::to_string(detour.step()) + " on switch " +
-         std::to_string(lanes_[detour.spares().survey_lane].place.switch_index) +
+  return name + ": from step " + std::to_string(failover.handover().first_step()) + " on switch " +
+         std::to_string(lanes_[failover.spares().survey_lane].place.switch_index) +
          " stands in for switch " + std::to_string(bcube_.switch_of(options_.rank.value, level)) +
          ", by way of the neighbours at level " + std::to_string(bcube_.detour_level(level)) +
          ": " + why;
 }
 
-// What this worker says of the row in the step that is finished first.
+// This worker's part in the row, in the step that is finished first.
 void Relay::go_on_with_row(std::uint32_t level, std::uint32_t index, TimeNs now) {
-  Detour& detour = detours_[level];
-  Detour::Row& row = detour.rows()[index];
-  const Detour::Fate fate = detour.fate(index);
-  const bool asked = row.asked == detour.step();
-  if (!fate.over) {
-    CHECK(row.asked <= detour.step());
-    if (!asked) return;  // it comes
-    expect_again(row);
-    return send(level, index, row.submission, false, now);
+  Failover::Row& row = failovers_[level].rows()[index];
+  Handover& handover = failovers_[level].handover();
+  const Handover::Fate fate = handover.fate(index);
+  if (fate == Handover::Fate::kContributeFirst) return;
+  if (fate == Handover::Fate::kContributeAgain) {
+    contribute_again(level, index);
+    return send(level, index, row.submission, There::kAwaited, now);
   }
   Submission submission = row.submission;
-  submission.tensor = 0;
   submission.input = nullptr;
-  submission.output = detour.survey().data();  // of what is not wanted nothing is written
+  submission.output = handover.states().data();  // nothing is written: it is not wanted
   submission.weight = 0;
   submission.wanted = false;
-  const bool needed = asked && row.in_flight;
-  const bool wanted = needed && row.way != Way::kUp && row.submission.wanted;
-  if (fate.supplier && detour.is_self(*fate.supplier)) {
+  if (fate == Handover::Fate::kGive) {
     const Passage& passage = passage_of(row);
     CHECK(passage.stages != 0 && passage.kept_weight <= UINT32_MAX);
     submission.input = passage.kept_absent ? nullptr : &kept_[passage.first_half];
     submission.weight = static_cast<std::uint32_t>(passage.kept_weight);
     submission.averaged = layout_.is_rounded(passage.slice.tensor);
-  } else if (wanted) {
+  } else if (fate == Handover::Fate::kTake) {
+    CHECK(row.submission.wanted);
     submission.output = row.submission.output;
     submission.wanted = true;
   }
-  send(level, index, submission, !needed, now);
-  if (row.asked <= detour.step()) return;  // else its own step's follows
-  row.waiting = true;
-  expect_again(row);
+  send(level, index, submission, handover.needs(index) ? There::kAwaited : There::kForOthers, now);
+  if (!handover.is_ahead_in(index)) return;
+  contribute_again(level, index);  // its own step's follows
+  hold_back(row);
 }
 
-// What was counted must be counted again.
-void Relay::expect_again(Detour::Row& row) noexcept {
-  passage_of(row).in_flight += !row.in_flight;
-  row.in_flight = true;
+// What was counted at the lost switch must be counted again.
+void Relay::contribute_again(std::uint32_t level, std::uint32_t index) noexcept {
+  Handover& handover = failovers_[level].handover();
+  passage_of(failovers_[level].rows()[index]).in_flight += !handover.awaits(index);
+  handover.contribute(index, handover.contributed(index));
 }
 
 // A submission of the relay's, at once or when what was asked before is done.
 void Relay::offer(std::uint32_t level, std::uint32_t index, TimeNs now) {
-  Detour& detour = detours_[level];
-  Detour::Row& row = detour.rows()[index];
-  if (detour.state() == Detour::State::kAsking || row.busy)
-    row.waiting = true;
+  Failover& failover = failovers_[level];
+  Failover::Row& row = failover.rows()[index];
+  if (failover.state() == Failover::State::kExchanging || row.is_under_way())
+    hold_back(row);
   else
-    send(level, index, row.submission, false, now);
+    send(level, index, row.submission, There::kAwaited, now);
 }
 
-void Relay::send(std::uint32_t level, std::uint32_t index, Submission submission, bool silent,
+// Until the servers' states are known, or the others have what they wait for.
+void Relay::hold_back(Failover::Row& row) noexcept {
+  CHECK(row.there != There::kAwaited);
+  row.there = row.is_under_way() ? There::kForOthersFirst : There::kHeldBack;
+}
+
+void Relay::send(std::uint32_t level, std::uint32_t index, Submission submission, There as,
                  TimeNs now) {
-  Detour& detour = detours_[level];
-  Detour::Row& row = detour.rows()[index];
-  CHECK(detour.state() == Detour::State::kMoved && !row.busy);
+  Failover& failover = failovers_[level];
+  Failover::Row& row = failover.rows()[index];
+  CHECK(failover.state() == Failover::State::kMoved && !row.is_under_way());
   submission.tensor = row.spare_tensor;
   const Status status = lanes_[row.spare].session.submit(submission, now);
   if (!status.ok()) return fail(status, now);
-  row.busy = true;
-  row.silent = silent;
-  row.waiting = false;
-  ++detour.busy;
+  row.there = as;
+  failover.note_submitted();
 }
 
 // The sum of all, as it came: who lacks it when a switch is lost gets it from here.
