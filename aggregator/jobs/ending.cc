@@ -1,228 +1,259 @@
-// How a job ends, what its members are told, and when its memory goes back.
-#include <algorithm>
-#include <array>
+// How a job loses single ranks, how it ends, what its members are told, and when its memory goes
+// back.
+//
+// A job that runs on without a rank only removes it. In a synchronous job the end of a rank is an
+// error only once another rank needs it (contributions.h).
 #include <cinttypes>
 
-#include "aggregator/jobs/entry.h"
+#include "aggregator/jobs/job_control.h"
 #include "aggregator/jobs/text.h"
 
 namespace sluice::agg {
 namespace {
 
-std::string describe_operation(const wire::Operation& operation) {
-  if (operation.kind == CollectiveKind::kBarrier) return "a barrier";
-  return text("a broadcast of %u bytes from rank %u", operation.size_bytes,
-              unsigned{operation.root});
+// The other ranks have this long to end as well once a process is proven gone. A LEAVE is repeated
+// for half a second, so a process without one died and did not finish; the others must not idle on
+// without it.
+constexpr DurationNs kEndTogether = 2 * kSecond;
+
+// The rest of a sentence about a loss, once the rank is removed.
+std::string describe_shrinking(const JobEntry& entry, std::string what) {
+  if (entry.live_count() == 0)
+    return what + "; nobody is left in the job: start it again" +
+           (entry.is_store() ? "" : " from a checkpoint");
+  return what + text("; the job goes on with %u of %u ranks, and this one may join again",
+                     unsigned{entry.live_count()}, unsigned{entry.world_size()});
 }
 
-}  // namespace
-
-std::string Jobs::describe_loss(const JobEntry& entry, Rank rank, std::string_view what,
-                                DurationNs silent_ns) const {
+std::string describe_loss(const JobEntry& entry, Rank rank, const std::string& what,
+                          DurationNs silent_ns) {
   const std::string lost = text(
       "job '%s': rank %u at %s %s, last heard %.1f s ago", entry.name.c_str(), unsigned{rank.value},
-      entry.member(rank).address.c_str(), std::string(what).c_str(), seconds(silent_ns));
+      entry.member(rank).address.c_str(), what.c_str(), seconds(silent_ns));
   if (entry.goes_on()) return describe_shrinking(entry, lost);
   if (entry.forming()) return lost + "; nobody is left that waits for the job to start: join again";
   return lost +
          "; a synchronous job needs all ranks: look at that rank's log and start the job again";
 }
 
-// Ends the job with a notice to all who are still in it.
-void Jobs::fail(JobEntry& entry, wire::NoticeCode code, Rank about, std::string why, TimeNs now) {
-  CHECK(!why.empty());
-  if (entry.ended()) return;
-  entry.listed = entry.running();  // nothing to refuse a new try for
-  entry.end(now);
-  entry.failed = true;
-  entry.notice_code = code;
-  entry.notice_rank = about;
-  entry.notice_text = std::move(why);
-  if (entry.job != nullptr) entry.job->ended.store(true, std::memory_order_release);
-  for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
-    if (entry.members[rank].live()) queue(entry, Rank{rank}, wire::PacketType::kNotice);
-  if (!entry.listed) release(entry);
+std::string describe_early_end(const JobEntry& entry, Rank rank,
+                               const Contributions::Furthest& furthest) {
+  const MemberEntry& member = entry.member(rank);
+  CHECK(member.missing_from != 0);
+  const std::string when = member.missing_from == 1
+                               ? "before its first step"
+                               : text("after step %u", member.missing_from - 1);
+  return text(
+      "job '%s': rank %u at %s ended in order %s and rank %u contributes to step %u: a synchronous "
+      "job needs all ranks to take the same number of steps: look at that rank's log, or call "
+      "finish() where uneven ends are meant",
+      entry.name.c_str(), unsigned{rank.value}, member.address.c_str(), when.c_str(),
+      unsigned{furthest.rank.value}, furthest.step);
 }
 
-// Another run takes the name: all members of this one are silent, left or gone.
-void Jobs::replace(JobEntry& entry, const Request& request) {
-  CHECK(entry.listed && entry.run_id != request.join().run_id);
-  fail(entry, wire::NoticeCode::kReplaced, request.rank(),
+}  // namespace
+
+// ---- single ranks ----
+
+void JobControl::leave(Rank rank, const wire::Leave& leave, TimeNs now) {
+  MemberEntry& member = entry_.member(rank);
+  CHECK(!member.has_left() && !member.is(MemberPhase::kFree));
+  const bool abnormal = leave.reason == wire::LeaveReason::kAbnormal;
+  const DurationNs silent_ns = now - entry_.last_heard_ns(rank, context_.clock);
+  member.left_ns = now;
+  if (entry_.goes_on() && (abnormal || member.lost())) {
+    const bool was_live = member.live();
+    member.change_to(MemberPhase::kAborted);
+    if (!was_live) return;
+    remove_member(rank);
+    note_loss(rank, wire::NoticeCode::kMemberLeft,
+              describe_loss(entry_, rank, "left with an error", silent_ns), now);
+    return;
+  }
+  member.change_to(MemberPhase::kLeft);
+  if (entry_.job != nullptr) entry_.shared(rank).reachable.store(false, std::memory_order_release);
+
+  if (entry_.running()) {
+    if (abnormal) {
+      fail(wire::NoticeCode::kMemberLeft, rank,
+           describe_loss(entry_, rank, "left with an error", silent_ns), now);
+      return;
+    }
+    Member& shared = entry_.shared(rank);
+    const bool uneven = leave.reason == wire::LeaveReason::kUneven;
+    for (std::size_t stream = 0; stream < kStreamsOfJob; ++stream) {
+      const Step from = std::max(Step{leave.first_steps[stream]}, Step{1});
+      if (stream == index_of(StreamId::kGradients) && entry_.is_synchronous() && !uneven)
+        member.missing_from = from;  // no step is complete without it: see check_ends()
+      else
+        shared.left_from[stream].store(from, std::memory_order_release);
+    }
+    context_.outbox.command(entry_, ShardCommand::Kind::kMemberGone, rank);
+    transfers_.forget(rank);
+  }
+  if (!entry_.ended() && entry_.live_count() == 0 && !keep(now)) retire(now);
+}
+
+// A synchronous job that runs cannot go on without a rank, other jobs can; a job that forms waits
+// for another process. A store evicts the rank, since nothing that the lost process was about to
+// push fits any more.
+void JobControl::lose(Rank rank, wire::NoticeCode code, TimeNs now) {
+  CHECK(!entry_.ended());
+  MemberEntry& member = entry_.member(rank);
+  const bool evicted = entry_.goes_on() && entry_.is_store();
+  member.change_to(evicted ? MemberPhase::kEvicted : MemberPhase::kGone);
+  member.liveness.reset_suspicion();
+  entry_.shared(rank).reachable.store(false, std::memory_order_release);
+  if (entry_.forming() && entry_.count(MemberPhase::kJoined) != 0) return;
+  if (entry_.is_synchronous() && let_go(rank, code, now)) return;
+  if (entry_.goes_on()) {
+    remove_member(rank);
+    std::string why = describe_loss_by(rank, code, now);
+    if (evicted) member.notice = why;
+    note_loss(rank, code, std::move(why), now);
+    return;
+  }
+  fail(code, rank, describe_loss_by(rank, code, now), now);
+}
+
+std::string JobControl::describe_loss_by(Rank rank, wire::NoticeCode code, TimeNs now) const {
+  const bool died = code == wire::NoticeCode::kMemberDied;
+  const std::string what = died ? "died (its process answers no ping)"
+                                : text("fell silent (limits.member_timeout_s is %.1f)",
+                                       seconds(context_.options.member_timeout_ns));
+  return describe_loss(entry_, rank, what, now - entry_.last_heard_ns(rank, context_.clock));
+}
+
+// The member of a synchronous job is silent. False: the job waits for it. Else it may have
+// finished, and nobody is told as long as nobody waits for it.
+bool JobControl::let_go(Rank rank, wire::NoticeCode code, TimeNs now) {
+  CHECK(entry_.is_synchronous() && !entry_.member(rank).live());
+  const bool others = entry_.live_count() != 0;
+  if (!others && entry_.count(MemberPhase::kLeft) == 0) return false;
+  if (contributions_.is_awaited(*entry_.job, rank)) return false;
+  MemberEntry& member = entry_.member(rank);
+  CHECK(member.is(MemberPhase::kGone));
+  member.lost_by = code;
+  member.left_ns = now;
+  if (!others) retire(now);
+  return true;
+}
+
+// Ends a synchronous job that needs a rank after all that is gone or has ended in order.
+void JobControl::check_ends(TimeNs now) {
+  CHECK(entry_.is_synchronous() && entry_.job != nullptr);
+  for (std::uint16_t index = 0; index < entry_.world_size(); ++index) {
+    const Rank rank{index};
+    const MemberEntry& member = entry_.members[index];
+    const bool gone = member.is(MemberPhase::kGone);
+    if (gone && entry_.last_heard_ns(rank, context_.clock) > member.left_ns)
+      revive(rank, now);
+    else if (gone && (contributions_.is_awaited(*entry_.job, rank) ||
+                      (member.lost_by == wire::NoticeCode::kMemberDied &&
+                       now - member.left_ns > kEndTogether)))
+      return fail(member.lost_by, rank, describe_loss_by(rank, member.lost_by, now), now);
+    if (!member.is(MemberPhase::kLeft) || member.missing_from == 0) continue;
+    const Contributions::Furthest& furthest = contributions_.furthest(*entry_.job);
+    if (furthest.step >= member.missing_from)
+      return fail(wire::NoticeCode::kMemberLeft, rank, describe_early_end(entry_, rank, furthest),
+                  now);
+  }
+}
+
+// Ends one member's part against its will and tells it why; another process may take the rank.
+void JobControl::evict(StateTransfers::Eviction eviction, TimeNs now) {
+  auto& [rank, why] = eviction;
+  MemberEntry& member = entry_.member(rank);
+  CHECK(entry_.goes_on() && !why.empty());
+  member.change_to(MemberPhase::kEvicted);
+  member.notice = why;
+  remove_member(rank);
+  context_.outbox.send(entry_, rank, wire::PacketType::kNotice);
+  note_loss(rank, wire::NoticeCode::kResyncHold, describe_shrinking(entry_, std::move(why)), now);
+}
+
+void JobControl::remove_member(Rank rank) {
+  ranks_.remove(rank);
+  transfers_.forget(rank);
+}
+
+// The operator reads the last loss. The loss of the last member is also the end of the job.
+void JobControl::note_loss(Rank rank, wire::NoticeCode code, std::string why, TimeNs now) {
+  CHECK(!why.empty() && !entry_.member(rank).live());
+  entry_.loss = std::move(why);
+  if (entry_.live_count() == 0 && !keep(now)) fail(code, rank, entry_.loss, now);
+}
+
+// ---- the job ----
+
+void JobControl::fail(wire::NoticeCode code, Rank about, std::string why, TimeNs now) {
+  CHECK(!why.empty());
+  if (entry_.ended()) return;
+  entry_.listed = entry_.running();  // nothing to refuse a new try for
+  entry_.end(now);
+  entry_.failed = true;
+  entry_.notice_code = code;
+  entry_.notice_rank = about;
+  entry_.notice_text = std::move(why);
+  if (entry_.job != nullptr) entry_.job->ended.store(true, std::memory_order_release);
+  for (std::uint16_t rank = 0; rank < entry_.world_size(); ++rank)
+    if (entry_.members[rank].live())
+      context_.outbox.send(entry_, Rank{rank}, wire::PacketType::kNotice);
+  if (!entry_.listed) release();
+}
+
+void JobControl::replace(const Request& request) {
+  CHECK(entry_.listed && entry_.run_id != request.join().run_id);
+  fail(wire::NoticeCode::kReplaced, request.rank(),
        text("job '%s': run %016" PRIx64 " was silent for more than %.0f s and gave way to run "
             "%016" PRIx64 " (rank %u at %s)",
-            entry.name.c_str(), entry.run_id, seconds(kTakeoverSilence), request.join().run_id,
+            entry_.name.c_str(), entry_.run_id, seconds(kTakeoverSilence), request.join().run_id,
             unsigned{request.rank().value}, std::string(request.origin.address).c_str()),
        request.now);
-  entry.listed = false;
-  release(entry);
+  entry_.listed = false;
+  release();
 }
 
-// All members have left: a normal end. The name is free at once.
-void Jobs::retire(JobEntry& entry, TimeNs now) {
-  CHECK(entry.live_count() == 0 && !entry.ended());
-  entry.end(now);
-  entry.listed = false;
-  release(entry);
+void JobControl::retire(TimeNs now) {
+  CHECK(entry_.live_count() == 0 && !entry_.ended());
+  entry_.end(now);
+  entry_.listed = false;
+  release();
 }
 
-// Asks the shards to let go; the last one's kJobReleased sends the memory back. What is still being
-// made is not wanted any more.
-void Jobs::release(JobEntry& entry) {
-  if (entry.memory() == JobMemory::kMaking)
-    entry.progress->unwanted.store(true, std::memory_order_relaxed);
-  if (entry.memory() != JobMemory::kHeld) return;
-  entry.change_to(JobMemory::kLeaving);
-  CHECK(entry.ended());
-  entry.releases_left = options_.shard_count;
-  entry.job->ended.store(true, std::memory_order_release);
-  command(ShardCommand::Kind::kRemoveJob, entry);
+// Asks the shards to let go of the job; the last one's kJobReleased sends the memory back. Memory
+// that is still being made is not wanted any more.
+void JobControl::release() {
+  if (entry_.memory() == JobMemory::kMaking)
+    entry_.progress->unwanted.store(true, std::memory_order_relaxed);
+  if (entry_.memory() != JobMemory::kHeld) return;
+  entry_.change_to(JobMemory::kLeaving);
+  CHECK(entry_.ended());
+  entry_.releases_left = context_.options.shard_count;
+  entry_.job->ended.store(true, std::memory_order_release);
+  context_.outbox.command(entry_, ShardCommand::Kind::kRemoveJob);
 }
 
 // After a failure the job stays until its members know, or could have asked for long enough.
-void Jobs::expire(JobEntry& entry, TimeNs now) {
-  CHECK(entry.ended());
-  if (entry.count(MemberPhase::kJoined) != 0 && now - entry.ended_ns < kNoticeRepeat) return;
-  entry.listed = entry.listed && now - entry.ended_ns < kNoticeRepeat;
-  release(entry);
+void JobControl::expire(TimeNs now) {
+  CHECK(entry_.ended());
+  const bool asked_for_long_enough = now - entry_.ended_ns >= kNoticeRepeat;
+  if (entry_.count(MemberPhase::kJoined) != 0 && !asked_for_long_enough) return;
+  entry_.listed = entry_.listed && !asked_for_long_enough;
+  release();
 }
 
-void Jobs::handle_event(const ShardEvent& event, TimeNs clock_ns) {
-  const TimeNs now = clock_.advance(clock_ns);
-  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
-    return entry != nullptr && entry->job != nullptr && entry->job.get() == event.job;
-  });
-  if (found == entries_.end()) return;
-  JobEntry& entry = **found;
-  CHECK(event.rank.value < entry.world_size());
-  switch (event.kind) {
-    case ShardEvent::Kind::kJobReleased:
-      CHECK(entry.memory() == JobMemory::kLeaving && entry.releases_left != 0);
-      if (--entry.releases_left == 0) give_back(entry, std::move(entry.job));
-      break;
-    case ShardEvent::Kind::kCollectiveMismatch:
-      fail(entry, wire::NoticeCode::kCollective, event.rank,
-           text("job '%s': ranks disagree about collective %u: the first packet said %s, rank %u "
-                "at %s says %s; all ranks must call the same collectives in the same order",
-                entry.name.c_str(), event.step, describe_operation(event.expected).c_str(),
-                unsigned{event.rank.value}, entry.members[event.rank.value].address.c_str(),
-                describe_operation(event.actual).c_str()),
-           now);
-      break;
-    case ShardEvent::Kind::kMemberAdmitted: admitted(entry, event.rank, now); break;
-    case ShardEvent::Kind::kTransferOpened: transfer_opened(entry, event.step); break;
-    case ShardEvent::Kind::kTransferLost: transfer_lost(entry, event.step, now); break;
-    case ShardEvent::Kind::kStepLimit:
-      fail(entry, wire::NoticeCode::kStepLimit, event.rank,
-           text("job '%s': stream %u has used its last step number %u: start a new job from a "
-                "checkpoint",
-                entry.name.c_str(), static_cast<unsigned>(event.stream), event.step),
-           now);
-      break;
-  }
-}
-
-void Jobs::shutdown(TimeNs clock_ns) {
-  const TimeNs now = clock_.advance(clock_ns);
-  for (auto& entry : entries_) {
-    if (entry == nullptr || entry->ended()) continue;
-    fail(*entry, wire::NoticeCode::kShutdown, Rank{},
-         text("job '%s': the appliance is shutting down; start the job again when it is back",
-              entry->name.c_str()),
-         now);
-    CHECK(entry->ended());
-  }
-}
-
-void Jobs::command(ShardCommand::Kind kind, const JobEntry& entry, Rank rank, Step first) {
-  CHECK(entry.job != nullptr && rank.value < entry.world_size());
-  commands_.push_back({.kind = kind,
-                       .job = entry.job.get(),
-                       .rank = rank,
-                       .admission = entry.member(rank).admission,
-                       .first = first});
-}
-
-void Jobs::queue(const JobEntry& entry, Rank rank, wire::PacketType type) {
-  CHECK(entry.member(rank).cookie != 0);
-  outgoing_.push_back({.job = entry.id, .rank = rank, .serial = entry.serial, .type = type});
-}
-
-std::size_t Jobs::write_status(const JobEntry& entry, Rank rank, std::uint32_t echo_us,
-                               std::span<std::uint8_t> out, TimeNs now) const noexcept {
-  std::array<std::uint64_t, kMaskWords> missing{};
-  for (std::uint16_t other = 0; other < entry.world_size(); ++other) {
-    const MemberEntry& member = entry.member(Rank{other});
-    const bool finished = member.is(MemberPhase::kLeft) && !entry.forming();
-    if (!member.is(MemberPhase::kJoined) && !finished) set_bit(missing.data(), Rank{other});
-  }
-  const std::size_t words = sluice::mask_words(entry.world_size());
-  CHECK(words <= missing.size());
-  const MemberEntry& member = entry.member(rank);
-  CHECK(member.cookie != 0);
-  wire::Status body{.echo_timestamp_us = echo_us,
-                    .joined_count = entry.count(MemberPhase::kJoined),
-                    .world_size = entry.world_size(),
-                    .state = entry.state(),
-                    .mask_words = static_cast<std::uint8_t>(words),
-                    .left = member.has_left()};
-  const Resyncs& resyncs = entry.resyncs;
-  if (entry.goes_on() && resyncs.state() == Resyncs::State::kOpen) {
-    // A process that took the source's rank has nothing to give.
-    const bool empty_handed =
-        rank == resyncs.source() && !can_give_state(entry, rank, resyncs.target());
-    const DurationNs left_ns = options_.resync_hold_ns - resyncs.held_ns(now);
-    if (!empty_handed) {
-      body.transfer_step = resyncs.first_step();
-      body.transfer_number = resyncs.number();
-      body.hold_left_ms =
-          static_cast<std::uint32_t>(std::max<DurationNs>(left_ns, 0) / kMillisecond);
-      body.transfer_source = resyncs.source().value;
-      body.transfer_target = resyncs.target().value;
-    }
-  }
-  return wire::encode(out, {.job = entry.id.value, .rank = rank.value, .cookie = member.cookie},
-                      body, {missing.data(), words});
-}
-
-// How the job stands; to those who are no part of it any more, why.
-std::size_t Jobs::write_answer(const JobEntry& entry, Rank rank, std::uint32_t echo_us,
-                               const Request& request) const {
-  const MemberEntry& member = entry.member(rank);
-  if (member.is(MemberPhase::kEvicted) || (entry.failed && !member.has_left()))
-    return write_notice(entry, rank, request.reply);
-  return write_status(entry, rank, echo_us, request.reply, request.now);
-}
-
-std::size_t Jobs::write_notice(const JobEntry& entry, Rank rank,
-                               std::span<std::uint8_t> out) const {
-  const MemberEntry& member = entry.member(rank);
-  const bool evicted = member.is(MemberPhase::kEvicted);
-  CHECK(evicted || entry.failed);
-  const std::string& why = evicted ? member.notice : entry.notice_text;
-  CHECK(!why.empty() && member.cookie != 0);
-  const std::size_t text_bytes = std::min(why.size(), kMaxTextBytes);
-  const wire::Notice body{.code = evicted ? wire::NoticeCode::kResyncHold : entry.notice_code,
-                          .rank = evicted ? rank.value : entry.notice_rank.value,
-                          .text_bytes = static_cast<std::uint16_t>(text_bytes)};
-  return wire::encode(out, {.job = entry.id.value, .rank = rank.value, .cookie = member.cookie},
-                      body, {}, {reinterpret_cast<const std::uint8_t*>(why.data()), text_bytes});
-}
-
-// To a process whose rank was taken over, under the cookie that it still uses.
-std::size_t Jobs::write_replaced(const JobEntry& entry, Rank rank, const Request& request) const {
-  CHECK(request.packet.common().cookie == entry.member(rank).stale_cookie);
-  const std::string why = text(
-      "job '%s': rank %u was silent for more than %.0f s and is now held by %s; this process "
-      "is no member any more",
-      entry.name.c_str(), unsigned{rank.value}, seconds(kTakeoverSilence),
-      entry.member(rank).address.c_str());
-  const wire::Notice body{.code = wire::NoticeCode::kReplaced,
-                          .rank = rank.value,
-                          .text_bytes = static_cast<std::uint16_t>(why.size())};
-  return wire::encode(
-      request.reply,
-      {.job = entry.id.value, .rank = rank.value, .cookie = request.packet.common().cookie}, body,
-      {}, {reinterpret_cast<const std::uint8_t*>(why.data()), why.size()});
+void JobControl::give_back(std::unique_ptr<Job> job) {
+  CHECK(job != nullptr && entry_.job == nullptr && entry_.ended());
+  entry_.change_to(JobMemory::kGoing);
+  JobSpec spec;
+  spec.id = entry_.id;
+  context_.outbox.orders.push_back({.kind = MemoryOrder::Kind::kGiveBack,
+                                    .serial = entry_.serial,
+                                    .bytes = entry_.memory_bytes,
+                                    .spec = std::move(spec),
+                                    .job = std::move(job),
+                                    .progress = nullptr});
 }
 
 }  // namespace sluice::agg

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -115,12 +114,6 @@ struct MemberEntry {
   MemberPhase phase_ = MemberPhase::kFree;
 };
 
-// The rank that has contributed to the newest gradient step, 0: none has to any.
-struct Furthest {
-  Rank rank{};
-  Step step = 0;
-};
-
 struct JobEntry {
   JobId id;
   std::uint64_t serial = 0;
@@ -152,8 +145,7 @@ struct JobEntry {
   std::string no_memory;                    // why it was not made; empty: it was, or may be
   bool listed = true;                       // a join under this name finds it
   Resyncs resyncs;
-  std::optional<Furthest> furthest;  // once it was asked for in this tick
-  std::string loss;                  // see JobView
+  std::string loss;  // see JobView
   // Of a store, see keep.cc.
   TimeNs kept_since_ns = 0;          // while it has no workers
   bool was_kept = false;             // it has had none
@@ -220,44 +212,32 @@ struct JobEntry {
     return memory_ == JobMemory::kLeaving || memory_ == JobMemory::kGoing ||
            (memory_ == JobMemory::kMaking && ended());
   }
+  // How much of the memory is made. Precondition: kMaking.
+  std::uint8_t percent_made() const noexcept;
   // Whether losing a rank leaves the job running.
   bool goes_on() const noexcept {
     return running() && job != nullptr && (job->spec.policy.tolerates_stragglers() || is_store());
   }
   // Its members have no steps in common: one that is lost starts again as another process.
   bool is_store() const noexcept { return spec.store.has_value(); }
-  bool may_yield(TimeNs now) const noexcept;  // see room.cc
+  // It may give way to a job that finds no room: nobody can hurry what it waits for, and it has
+  // waited for long enough.
+  bool may_yield(TimeNs now) const noexcept;
   // It has outlived all of its workers.
   bool is_kept() const noexcept { return running() && is_store() && live_count() == 0; }
   // A running job of which every step needs every rank that has not ended its part.
   bool is_synchronous() const noexcept { return running() && job != nullptr && !goes_on(); }
   // When the member spoke last. Control and data both count; the shards' clock is the caller's.
   TimeNs last_heard_ns(Rank rank, const PausableClock& clock) const noexcept;
+  // Whether the rank is a member that has the job's state: not the target, and not one that waits
+  // for state itself.
+  bool can_give_state(Rank rank, Rank target) const noexcept;
   // What is true of every job between two calls; at each tick.
   void check() const noexcept;
 
  private:
   wire::JobState state_ = wire::JobState::kForming;
   JobMemory memory_ = JobMemory::kNone;
-};
-
-// A packet with where and when it arrived.
-struct Request {
-  const wire::Packet& packet;
-  const Origin& origin;
-  std::span<std::uint8_t> reply;
-  TimeNs now;  // active
-
-  Rank rank() const noexcept { return Rank{packet.common().rank}; }
-  const wire::Join& join() const noexcept { return packet.body<wire::Join>(); }
-};
-
-// Whose packet a packet is, or why it is nobody's.
-struct Identity {
-  JobEntry* entry = nullptr;
-  MemberEntry* member = nullptr;
-  Verdict why{};          // when `member` is null
-  bool replaced = false;  // the cookie was good until the rank was taken over
 };
 
 }  // namespace sluice::agg

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "aggregator/base/check.h"
-#include "aggregator/jobs/entry.h"
+#include "aggregator/jobs/job_control.h"
 #include "aggregator/jobs/text.h"
 
 namespace sluice::agg {
@@ -14,25 +14,24 @@ constexpr DurationNs kAwaitedAfter = 5 * kSecond;
 }  // namespace
 
 Jobs::Jobs(JobsOptions options)
-    : options_(std::move(options)),
-      secret_(options_.secret),
-      boot_key_(options_.boot_key),
-      entries_(kMaxJobs) {
-  CHECK(options_.shard_count >= 1 && options_.shard_count <= kMaxShards);
+    : context_(std::make_unique<ControlContext>(std::move(options))), controls_(kMaxJobs) {
+  CHECK(context_->options.shard_count >= 1 && context_->options.shard_count <= kMaxShards);
 }
 
 Jobs::~Jobs() = default;
 
+// ---- requests ----
+
 ControlResult Jobs::handle(const wire::Packet& packet, const Origin& origin,
                            std::span<std::uint8_t> reply, TimeNs now) {
   const Request request{
-      .packet = packet, .origin = origin, .reply = reply, .now = clock_.advance(now)};
+      .packet = packet, .origin = origin, .reply = reply, .now = context_->clock.advance(now)};
   ControlResult result{.verdict = Verdict::kBadType};
   switch (packet.type()) {
     case wire::PacketType::kJoin: result = join(request); break;
-    case wire::PacketType::kKeepalive: result = keepalive(request); break;
+    case wire::PacketType::kKeepalive:
+    case wire::PacketType::kResync: result = hear(request); break;
     case wire::PacketType::kLeave: result = leave(request); break;
-    case wire::PacketType::kResync: result = resync(request); break;
     default: break;
   }
   result = validate_path(request, result);
@@ -45,18 +44,19 @@ ControlResult Jobs::handle(const wire::Packet& packet, const Origin& origin,
 // sent. The request itself has been carried out, whatever path it came by.
 ControlResult Jobs::validate_path(const Request& request, ControlResult result) {
   const PathKey& path = request.origin.path;
-  CHECK(!result.bind || entries_[result.job.value] != nullptr);
-  MemberEntry* member =
-      result.bind ? &entries_[result.job.value]->members[result.rank.value] : nullptr;
+  JobControl* control = result.bind ? find(result.job.value) : nullptr;
+  CHECK(!result.bind || control != nullptr);
+  MemberEntry* member = control != nullptr ? &control->member(result.rank) : nullptr;
   if (request.packet.type() == wire::PacketType::kJoin) {
     if (member != nullptr) result.bind = member->paths.join(member->cookie, path, request.now);
     return result;
   }
   if (result.reply_bytes == 0 && member == nullptr) return result;
 
+  const wire::HmacKey& key = context_->boot_key;
   const wire::CommonHeader& common = request.packet.common();
   const bool echoed = request.packet.type() == wire::PacketType::kKeepalive &&
-                      is_path_token(request.packet.body<wire::Keepalive>().token, boot_key_,
+                      is_path_token(request.packet.body<wire::Keepalive>().token, key,
                                     common.cookie, path, request.now);
   auto validation = echoed || path == PathKey{} ? MemberPaths::Validation::kProven
                                                 : MemberPaths::Validation::kAsk;
@@ -67,8 +67,8 @@ ControlResult Jobs::validate_path(const Request& request, ControlResult result) 
   result.reply_bytes = 0;
   const std::size_t ping_bytes = sizeof(wire::CommonHeader) + sizeof(wire::Ping);
   if (validation == MemberPaths::Validation::kAsk && request.packet.bytes().size() >= ping_bytes) {
-    const wire::Ping ping{.timestamp_us = wire_time_us(clock_.caller_time(request.now)),
-                          .token = path_token(boot_key_, common.cookie, path, request.now)};
+    const wire::Ping ping{.timestamp_us = wire_time_us(context_->clock.caller_time(request.now)),
+                          .token = path_token(key, common.cookie, path, request.now)};
     result.reply_bytes = wire::encode(
         request.reply, {.job = common.job, .rank = common.rank, .cookie = common.cookie}, ping);
     CHECK(result.reply_bytes <= request.packet.bytes().size());  // no more than it has sent
@@ -76,127 +76,142 @@ ControlResult Jobs::validate_path(const Request& request, ControlResult result) 
   return result;
 }
 
-Identity Jobs::identify(const wire::Packet& packet) const noexcept {
+Jobs::Speaker Jobs::identify(const wire::Packet& packet) const noexcept {
   const wire::CommonHeader& common = packet.common();
-  if (common.job >= entries_.size() || entries_[common.job] == nullptr)
-    return {.why = Verdict::kUnknownJob};
-  JobEntry* entry = entries_[common.job].get();
-  CHECK(entry->id.value == common.job);
-  if (common.rank >= entry->world_size()) return {.why = Verdict::kBadRank};
-  MemberEntry& member = entry->members[common.rank];
+  JobControl* control = find(common.job);
+  if (control == nullptr) return {.why = Verdict::kUnknownJob};
+  if (common.rank >= control->entry().world_size()) return {.why = Verdict::kBadRank};
+  MemberEntry& member = control->member(Rank{common.rank});
   if (common.cookie == 0) return {.why = Verdict::kBadCookie};
-  if (common.cookie == member.cookie) return {.entry = entry, .member = &member};
+  if (common.cookie == member.cookie) return {.control = control, .member = &member};
   if (common.cookie == member.stale_cookie)
-    return {.entry = entry, .why = Verdict::kStaleCookie, .replaced = true};
+    return {.control = control, .why = Verdict::kStaleCookie, .replaced = true};
   return {.why = Verdict::kBadCookie};
 }
 
-// A member spoke, and may have been removed too early.
-void Jobs::hear(JobEntry& entry, const Request& request) {
-  const Rank rank = request.rank();
-  MemberEntry& member = entry.member(rank);
-  CHECK(!member.is(MemberPhase::kFree) && member.cookie != 0);
-  member.liveness.hear(request.now);
-  member.address = request.origin.address;
-  if (entry.job != nullptr)
-    entry.shared(rank).last_heard_ns.store(clock_.caller_time(request.now),
-                                           std::memory_order_relaxed);
-  if (member.is(MemberPhase::kReturning)) repeat_rejoin(entry, rank, request.now);
-  if (!member.is(MemberPhase::kGone)) return;
-  if (entry.forming() || entry.is_synchronous()) revive(entry, rank, request.now);
-  if (entry.goes_on()) rejoin(entry, rank, request.now);
-}
-
-ControlResult Jobs::keepalive(const Request& request) {
-  const Identity speaker = identify(request.packet);
-  const Rank rank = request.rank();
+ControlResult Jobs::hear(const Request& request) {
+  const Speaker speaker = identify(request.packet);
   if (speaker.replaced)  // it proved itself once; it must learn that its rank has moved on
     return {.verdict = Verdict::kStaleCookie,
-            .reply_bytes = write_replaced(*speaker.entry, rank, request)};
+            .reply_bytes = write_replaced(speaker.control->entry(), request)};
   if (speaker.member == nullptr) return {.verdict = speaker.why};
 
-  JobEntry& entry = *speaker.entry;
-  hear(entry, request);
-  const auto& body = request.packet.body<wire::Keepalive>();
-  speaker.member->suspended_ns = body.suspended_ns;
-  speaker.member->oldest_request_iterations = body.oldest_request_iterations;
-  return {.verdict = Verdict::kKeepalive,
-          .reply_bytes = write_answer(entry, rank, body.timestamp_us, request),
+  JobControl& control = *speaker.control;
+  control.hear(request);
+  Verdict verdict = Verdict::kKeepalive;
+  std::uint32_t echo_us = 0;
+  if (request.packet.type() == wire::PacketType::kResync) {
+    verdict = control.resync(request.rank(), request.packet.body<wire::Resync>(), request.now);
+  } else {
+    const auto& body = request.packet.body<wire::Keepalive>();
+    speaker.member->suspended_ns = body.suspended_ns;
+    speaker.member->oldest_request_iterations = body.oldest_request_iterations;
+    echo_us = body.timestamp_us;
+  }
+  return {.verdict = verdict,
+          .reply_bytes =
+              write_answer(control.entry(), echo_us, context_->options.resync_hold_ns, request),
+          .bind = true,
+          .job = control.entry().id,
+          .rank = request.rank()};
+}
+
+ControlResult Jobs::leave(const Request& request) {
+  const Speaker speaker = identify(request.packet);
+  if (speaker.member == nullptr) return {.verdict = speaker.why};
+  const JobEntry& entry = speaker.control->entry();
+  MemberEntry& member = *speaker.member;
+  const Rank rank = request.rank();
+  member.liveness.hear(request.now);
+  member.address = request.origin.address;
+  if (!member.has_left())
+    speaker.control->leave(rank, request.packet.body<wire::Leave>(), request.now);
+  CHECK(member.has_left() && (entry.ended() || !entry.resyncs.is_target(rank)));
+  return {.verdict = Verdict::kLeave,
+          .reply_bytes = write_status(entry, rank, 0, context_->options.resync_hold_ns,
+                                      request.reply, request.now),
           .bind = true,
           .job = entry.id,
           .rank = rank};
 }
 
-ControlResult Jobs::leave(const Request& request) {
-  const Identity speaker = identify(request.packet);
-  if (speaker.member == nullptr) return {.verdict = speaker.why};
-  JobEntry& entry = *speaker.entry;
-  MemberEntry& member = *speaker.member;
-  member.liveness.hear(request.now);
-  member.address = request.origin.address;
-  if (!member.has_left())
-    carry_out_leave(entry, request.rank(), request.packet.body<wire::Leave>(), request.now);
-  CHECK(member.has_left() && (entry.ended() || !entry.resyncs.is_target(request.rank())));
-  return {.verdict = Verdict::kLeave,
-          .reply_bytes = write_status(entry, request.rank(), 0, request.reply, request.now),
-          .bind = true,
-          .job = entry.id,
-          .rank = request.rank()};
-}
-
-void Jobs::carry_out_leave(JobEntry& entry, Rank rank, const wire::Leave& leave, TimeNs now) {
-  MemberEntry& member = entry.member(rank);
-  CHECK(!member.has_left() && !member.is(MemberPhase::kFree));
-  const bool abnormal = leave.reason == wire::LeaveReason::kAbnormal;
-  const DurationNs silent_ns = now - last_heard(entry, rank);
-  member.left_ns = now;
-  if (entry.goes_on() && (abnormal || member.lost())) {
-    const bool was_live = member.live();
-    member.change_to(MemberPhase::kAborted);
-    if (!was_live) return;
-    remove_member(entry, rank);
-    note_loss(entry, rank, wire::NoticeCode::kMemberLeft,
-              describe_loss(entry, rank, "left with an error", silent_ns), now);
+void Jobs::suspect(JobId job, Rank rank, TimeNs clock_ns) {
+  const TimeNs now = context_->clock.advance(clock_ns);
+  JobControl* control = find(job.value);
+  if (control == nullptr || control->entry().ended() || rank.value >= control->entry().world_size())
     return;
-  }
-  member.change_to(MemberPhase::kLeft);
-  if (entry.job != nullptr) entry.shared(rank).reachable.store(false, std::memory_order_release);
-
-  if (entry.running()) {
-    if (abnormal) {
-      fail(entry, wire::NoticeCode::kMemberLeft, rank,
-           describe_loss(entry, rank, "left with an error", silent_ns), now);
-      return;
-    }
-    Member& shared = entry.shared(rank);
-    const bool uneven = leave.reason == wire::LeaveReason::kUneven;
-    for (std::size_t stream = 0; stream < kStreamsOfJob; ++stream) {
-      const Step from = std::max(Step{leave.first_steps[stream]}, Step{1});
-      if (stream == index_of(StreamId::kGradients) && entry.is_synchronous() && !uneven)
-        member.missing_from = from;  // no step is complete without it: see check_ends()
-      else
-        shared.left_from[stream].store(from, std::memory_order_release);
-    }
-    command(ShardCommand::Kind::kMemberGone, entry, rank);
-    forget_resync(entry, rank);
-  }
-  if (!entry.ended() && entry.live_count() == 0 && !keep(entry, now)) retire(entry, now);
+  control->suspect_anew(rank, now);
 }
+
+Verdict Jobs::suspect_quoted(const wire::CommonHeader& quoted, TimeNs clock_ns) {
+  const TimeNs now = context_->clock.advance(clock_ns);
+  JobControl* control = find(quoted.job);
+  if (control == nullptr) return Verdict::kUnknownJob;
+  const JobEntry& entry = control->entry();
+  if (quoted.rank >= entry.world_size()) return Verdict::kBadRank;
+  const MemberEntry& member = entry.members[quoted.rank];
+  if (quoted.cookie == 0 || quoted.cookie != member.cookie) return Verdict::kBadCookie;
+  if (!entry.ended() && !member.liveness.was_cleared(now)) control->suspect(Rank{quoted.rank}, now);
+  return Verdict::kAccepted;
+}
+
+// ---- shards, memory and time ----
+
+void Jobs::handle_event(const ShardEvent& event, TimeNs clock_ns) {
+  const TimeNs now = context_->clock.advance(clock_ns);
+  const auto found = std::find_if(controls_.begin(), controls_.end(), [&](const auto& control) {
+    return control != nullptr && control->entry().job != nullptr &&
+           control->entry().job.get() == event.job;
+  });
+  if (found != controls_.end()) (*found)->handle_event(event, now);
+}
+
+void Jobs::handle_memory(MemoryOrder order, TimeNs clock_ns) {
+  const TimeNs now = context_->clock.advance(clock_ns);
+  JobControl* control = find(order.spec.id.value);
+  CHECK(control != nullptr);  // it stays while its memory is out
+  control->handle_memory(std::move(order), now);
+}
+
+void Jobs::tick(TimeNs clock_ns) {
+  const TimeNs now = context_->clock.advance(clock_ns);
+  for (auto& control : controls_) {
+    if (control == nullptr) continue;
+    control->tick(now);
+    if (control->is_over(now)) control.reset();
+  }
+}
+
+void Jobs::shutdown(TimeNs clock_ns) {
+  const TimeNs now = context_->clock.advance(clock_ns);
+  for (auto& control : controls_) {
+    if (control == nullptr || control->entry().ended()) continue;
+    control->fail(wire::NoticeCode::kShutdown, Rank{},
+                  text("job '%s': the appliance is shutting down; start the job again when it is "
+                       "back",
+                       control->entry().name.c_str()),
+                  now);
+    CHECK(control->entry().ended());
+  }
+}
+
+// ---- what waits for the caller ----
 
 bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs clock_ns) {
-  const TimeNs now = clock_.advance(clock_ns);
-  while (!outgoing_.empty()) {
-    const Outgoing mail = outgoing_.front();
-    outgoing_.pop_front();
-    JobEntry* entry = entries_[mail.job.value].get();
-    if (entry == nullptr || entry->serial != mail.serial) continue;
-    MemberEntry& member = entry->member(mail.rank);
+  const TimeNs now = context_->clock.advance(clock_ns);
+  for (auto& mails = context_->outbox.mail; !mails.empty();) {
+    const Outbox::Mail mail = mails.front();
+    mails.pop_front();
+    JobControl* control = find(mail.job.value);
+    if (control == nullptr || control->entry().serial != mail.serial) continue;
+    const JobEntry& entry = control->entry();
+    MemberEntry& member = control->member(mail.rank);
     CHECK(member.cookie != 0);
     const wire::Sender sender{
         .job = mail.job.value, .rank = mail.rank.value, .cookie = member.cookie};
     transmit = {.buffer = out, .job = mail.job, .rank = mail.rank};
     // Its reader may have gone since, and another process may hold the rank.
-    const bool has_notice = entry->failed || member.is(MemberPhase::kEvicted);
+    const bool has_notice = entry.failed || member.is(MemberPhase::kEvicted);
     if (mail.type == wire::PacketType::kNotice && !has_notice) continue;
     switch (mail.type) {
       case wire::PacketType::kPing:
@@ -204,8 +219,11 @@ bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs
         transmit.bytes =
             wire::encode(out, sender, wire::Ping{.timestamp_us = wire_time_us(clock_ns)});
         break;
-      case wire::PacketType::kNotice: transmit.bytes = write_notice(*entry, mail.rank, out); break;
-      default: transmit.bytes = write_status(*entry, mail.rank, 0, out, now); break;
+      case wire::PacketType::kNotice: transmit.bytes = write_notice(entry, mail.rank, out); break;
+      default:
+        transmit.bytes =
+            write_status(entry, mail.rank, 0, context_->options.resync_hold_ns, out, now);
+        break;
     }
     if (transmit.bytes != 0) return true;
   }
@@ -213,75 +231,98 @@ bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs
 }
 
 bool Jobs::poll_command(ShardCommand& command) {
-  if (commands_.empty()) return false;
-  command = commands_.front();
+  auto& commands = context_->outbox.commands;
+  if (commands.empty()) return false;
+  command = commands.front();
   CHECK(command.job != nullptr);
-  commands_.pop_front();
+  commands.pop_front();
   return true;
 }
 
+bool Jobs::poll_memory(MemoryOrder& order) {
+  auto& orders = context_->outbox.orders;
+  if (orders.empty()) return false;
+  order = std::move(orders.front());
+  orders.pop_front();
+  CHECK(order.serial != 0);
+  return true;
+}
+
+// ---- what metrics and tests see ----
+
 std::vector<const Job*> Jobs::jobs() const {
   std::vector<const Job*> result;
-  for (const auto& entry : entries_)
-    if (entry != nullptr && entry->job != nullptr) result.push_back(entry->job.get());
+  for (const auto& control : controls_)
+    if (control != nullptr && control->entry().job != nullptr)
+      result.push_back(control->entry().job.get());
   return result;
 }
 
 std::vector<JobView> Jobs::views() const {
   std::vector<JobView> result;
-  for (const auto& entry : entries_)
-    if (entry != nullptr)
-      result.push_back({.id = entry->id,
-                        .name = entry->name,
-                        .ordinal = entry->ordinal,
-                        .state = entry->state(),
-                        .joined_count = entry->count(MemberPhase::kJoined),
-                        .world_size = entry->world_size(),
-                        .job = entry->job.get(),
-                        .preparing = entry->memory() == JobMemory::kMaking,
-                        .was_kept = entry->was_kept,
-                        .notice = entry->notice_text,
-                        .loss = entry->loss});
+  for (const auto& control : controls_) {
+    if (control == nullptr) continue;
+    const JobEntry& entry = control->entry();
+    result.push_back({.id = entry.id,
+                      .name = entry.name,
+                      .ordinal = entry.ordinal,
+                      .state = entry.state(),
+                      .joined_count = entry.count(MemberPhase::kJoined),
+                      .world_size = entry.world_size(),
+                      .job = entry.job.get(),
+                      .preparing = entry.memory() == JobMemory::kMaking,
+                      .was_kept = entry.was_kept,
+                      .notice = entry.notice_text,
+                      .loss = entry.loss});
+  }
   return result;
 }
 
 std::vector<MemberView> Jobs::members(JobId job, TimeNs clock_ns) const {
-  const TimeNs now = clock_.active_time(clock_ns);
+  const TimeNs now = context_->clock.active_time(clock_ns);
   std::vector<MemberView> result;
-  if (job.value >= entries_.size() || entries_[job.value] == nullptr) return result;
-  const JobEntry& entry = *entries_[job.value];
-  for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank) {
-    const MemberEntry& member = entry.members[rank];
-    result.push_back(
-        {.rank = Rank{rank},
-         .address = member.address,
-         .joined = member.is(MemberPhase::kJoined),
-         .gone = member.lost(),
-         .left = member.is(MemberPhase::kLeft),
-         .silent_ns = member.is(MemberPhase::kFree) ? 0 : now - last_heard(entry, Rank{rank}),
-         .suspended_ns = member.suspended_ns,
-         .oldest_request_iterations = member.oldest_request_iterations});
+  const JobControl* control = find(job.value);
+  if (control == nullptr) return result;
+  const JobEntry& entry = control->entry();
+  for (std::uint16_t index = 0; index < entry.world_size(); ++index) {
+    const Rank rank{index};
+    const MemberEntry& member = entry.member(rank);
+    result.push_back({.rank = rank,
+                      .address = member.address,
+                      .joined = member.is(MemberPhase::kJoined),
+                      .gone = member.lost(),
+                      .left = member.is(MemberPhase::kLeft),
+                      .silent_ns = member.is(MemberPhase::kFree)
+                                       ? 0
+                                       : now - entry.last_heard_ns(rank, context_->clock),
+                      .suspended_ns = member.suspended_ns,
+                      .oldest_request_iterations = member.oldest_request_iterations});
   }
   return result;
 }
 
 std::string Jobs::describe_awaited(JobId job, TimeNs clock_ns) const {
-  const JobEntry* entry = job.value < entries_.size() ? entries_[job.value].get() : nullptr;
-  if (entry == nullptr || !entry->forming() || entry->unclaimed() ||
-      clock_.active_time(clock_ns) - entry->asked_ns < kAwaitedAfter)
+  const JobControl* control = find(job.value);
+  if (control == nullptr) return {};
+  const JobEntry& entry = control->entry();
+  if (!entry.forming() || entry.unclaimed() ||
+      context_->clock.active_time(clock_ns) - entry.asked_ns < kAwaitedAfter)
     return {};
   std::array<std::uint64_t, kMaskWords> missing{};
-  for (std::uint16_t rank = 0; rank < entry->world_size(); ++rank)
-    if (!entry->member(Rank{rank}).is(MemberPhase::kJoined)) set_bit(missing.data(), Rank{rank});
-  return text("%u of %u ranks here; waiting for %s", unsigned{entry->count(MemberPhase::kJoined)},
-              unsigned{entry->world_size()}, list_ranks(missing.data(), missing.size()).c_str());
+  for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
+    if (!entry.member(Rank{rank}).is(MemberPhase::kJoined)) set_bit(missing.data(), Rank{rank});
+  return text("%u of %u ranks here; waiting for %s", unsigned{entry.count(MemberPhase::kJoined)},
+              unsigned{entry.world_size()}, list_ranks(missing.data(), missing.size()).c_str());
 }
 
 std::size_t Jobs::memory_bytes() const noexcept {
   std::size_t total_bytes = 0;
-  for (const auto& entry : entries_)
-    if (entry != nullptr && entry->memory() != JobMemory::kNone) total_bytes += entry->memory_bytes;
+  for (const auto& control : controls_)
+    if (control != nullptr && control->entry().memory() != JobMemory::kNone)
+      total_bytes += control->entry().memory_bytes;
   return total_bytes;
 }
+
+std::uint64_t Jobs::furthest_searches() const noexcept { return context_->furthest_searches; }
 
 }  // namespace sluice::agg

@@ -10,9 +10,7 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -116,11 +114,11 @@ struct JobView {
   std::string_view loss;     // the last rank that it lost and goes on without; empty: all are in
 };
 
-struct Furthest;
-struct Identity;
+class JobControl;
+struct ControlContext;
 struct JobEntry;
 struct JoinRequest;
-struct Refusal;
+struct MemberEntry;
 struct Request;
 struct Usage;
 
@@ -169,123 +167,37 @@ class Jobs {
   std::string describe_awaited(JobId job, TimeNs now) const;
   std::size_t memory_bytes() const noexcept;  // with what is being made or given back
   // How often all ranks' newest contributions were looked through, the dear part of a tick.
-  std::uint64_t furthest_searches() const noexcept { return furthest_searches_; }
+  std::uint64_t furthest_searches() const noexcept;
 
  private:
-  struct Outgoing {
-    JobId job;
-    Rank rank;
-    std::uint64_t serial = 0;  // of the entry, so that a reused id gets no old mail
-    wire::PacketType type{};
+  // Whose packet a packet is, or why it is nobody's.
+  struct Speaker {
+    JobControl* control = nullptr;
+    MemberEntry* member = nullptr;
+    Verdict why{};          // when `member` is null
+    bool replaced = false;  // the cookie was good until the rank was taken over
   };
 
-  // join.cc: a request from the first byte to the answer; admission.h decides.
-  ControlResult join(const Request& request);
-  ControlResult challenge(const Request& request) const;
-  ControlResult refuse(const Request& request, const Refusal& refusal, bool proven) const;
-  Refusal wrong_secret(const JoinRequest& asked) const;
-  void ask_members(JobEntry& entry, const JoinRequest& asked);
-  ControlResult prepare(const JobEntry& entry, const Request& request) const;
-  ControlResult preparing(const Request& request, std::uint8_t percent) const;
-  ControlResult take_rank(JobEntry& entry, const JoinRequest& asked, const Request& request);
-  ControlResult admit_to_running(JobEntry& entry, const Request& request);
-  ControlResult accept(const JobEntry& entry, const Request& request) const;
-  std::array<std::uint8_t, wire::kNonceBytes> server_nonce(const Request& request) const noexcept;
-  Cookie make_cookie(const JobEntry& entry, Rank rank, std::uint64_t nonce) noexcept;
-  void occupy(JobEntry& entry, const Request& request);
-  void revive(JobEntry& entry, Rank rank, TimeNs now);
-  void start_if_complete(JobEntry& entry, TimeNs now);
+  // jobs.cc: which member a request is of.
+  Speaker identify(const wire::Packet& packet) const noexcept;
+  ControlResult validate_path(const Request& request, ControlResult result);
+  ControlResult hear(const Request& request);  // keepalives and resyncs
+  ControlResult leave(const Request& request);
 
-  // table.cc: which job is meant.
-  JobEntry* find(std::string_view name, std::uint16_t ordinal) const noexcept;
-  JobEntry* found(const JoinRequest& request, JobSpec spec);
+  // join.cc: a join from its first byte to its answer; admission.h decides.
+  ControlResult join(const Request& request);
+
+  // table.cc: which job an id or a name means, and a place for a new one.
+  JobControl* find(std::size_t id) const noexcept;
+  JobControl* find(std::string_view name, std::uint16_t ordinal) const noexcept;
+  JobControl* create(const JoinRequest& founder, JobSpec spec);
   bool pick_id(JobId& id) noexcept;
   bool is_echo(const JoinRequest& request) const noexcept;
   Usage usage(const JoinRequest& request) const noexcept;
 
-  // room.cc: what gives way to a job that finds no room.
+  // room.cc: which job gives way to one that finds no room.
   bool all_ask(const JoinRequest& asked);
   void make_room(const JoinRequest& asked);
-
-  // memory.cc: a job's memory on its way.
-  void order_job(JobEntry& entry);
-  void give_back(JobEntry& entry, std::unique_ptr<Job> job);
-  void note_no_memory(JobEntry& entry, TimeNs now);
-  void check_wanted(JobEntry& entry, TimeNs now);
-
-  // jobs.cc: members' packets.
-  void hear(JobEntry& entry, const Request& request);
-  ControlResult keepalive(const Request& request);
-  ControlResult leave(const Request& request);
-  Identity identify(const wire::Packet& packet) const noexcept;
-  ControlResult validate_path(const Request& request, ControlResult result);
-  void carry_out_leave(JobEntry& entry, Rank rank, const wire::Leave& leave, TimeNs now);
-
-  // rejoin.cc: members come and go while the job goes on.
-  void remove_member(JobEntry& entry, Rank rank) noexcept;
-  std::string describe_shrinking(const JobEntry& entry, std::string what) const;
-  void rejoin(JobEntry& entry, Rank rank, TimeNs now);
-  void repeat_rejoin(JobEntry& entry, Rank rank, TimeNs now);
-  void admitted(JobEntry& entry, Rank rank, TimeNs now);
-  void start_joiners(JobEntry& entry, TimeNs now);
-  void evict(JobEntry& entry, Rank rank, std::string why, TimeNs now);
-  void note_loss(JobEntry& entry, Rank rank, wire::NoticeCode code, std::string why, TimeNs now);
-
-  // keep.cc: stores without workers, and without initial values.
-  bool keep(JobEntry& entry, TimeNs now);
-  void check_kept(JobEntry& entry, TimeNs now);
-  void check_initial_values(JobEntry& entry, TimeNs now);
-  void adopt(JobEntry& entry, const JoinRequest& request);
-
-  // resync.cc: one rank's state for another.
-  ControlResult resync(const Request& request);
-  void ask_for_state(JobEntry& entry, Rank rank, std::uint32_t number, TimeNs now);
-  void finish_resync(JobEntry& entry, Rank rank, std::uint32_t number);
-  void advance_resyncs(JobEntry& entry, TimeNs now);
-  void check_transfer(JobEntry& entry, TimeNs now);
-  void check_idle_return(JobEntry& entry, Rank rank, TimeNs now);
-  void start_transfer(JobEntry& entry, Rank source, TimeNs now);
-  void open_transfer(JobEntry& entry, Rank source, TimeNs now);
-  void end_transfer(JobEntry& entry);
-  void transfer_opened(JobEntry& entry, Step step);
-  void transfer_lost(JobEntry& entry, Step step, TimeNs now);
-  void forget_resync(JobEntry& entry, Rank rank);
-  bool choose_source(const JobEntry& entry, Rank target, TimeNs now, Rank& source) const;
-  bool can_give_state(const JobEntry& entry, Rank rank, Rank target) const noexcept;
-  std::string describe_hold(const JobEntry& entry, TimeNs now) const;
-  std::string describe_no_source(const JobEntry& entry, Rank target) const;
-
-  // liveness.cc
-  void suspect(JobEntry& entry, Rank rank, TimeNs now);
-  void check_member(JobEntry& entry, Rank rank, TimeNs now);
-  void lose(JobEntry& entry, Rank rank, wire::NoticeCode code, TimeNs now);
-  TimeNs last_heard(const JobEntry& entry, Rank rank) const noexcept;
-
-  // ends.cc: the ends of single ranks of a synchronous job.
-  const Furthest& furthest(JobEntry& entry) noexcept;
-  bool is_awaited(JobEntry& entry, Rank rank) noexcept;
-  bool let_go(JobEntry& entry, Rank rank, wire::NoticeCode code, TimeNs now);
-  void check_ends(JobEntry& entry, TimeNs now);
-  std::string describe_loss_by(const JobEntry& entry, Rank rank, wire::NoticeCode code,
-                               TimeNs now) const;
-  std::string describe_early_end(JobEntry& entry, Rank rank);
-
-  // ending.cc: how a job ends, and what is said about it.
-  void fail(JobEntry& entry, wire::NoticeCode code, Rank about, std::string text, TimeNs now);
-  void replace(JobEntry& entry, const Request& request);
-  void retire(JobEntry& entry, TimeNs now);
-  void release(JobEntry& entry);
-  void expire(JobEntry& entry, TimeNs now);
-  std::size_t write_status(const JobEntry& entry, Rank rank, std::uint32_t echo_us,
-                           std::span<std::uint8_t> out, TimeNs now) const noexcept;
-  std::size_t write_answer(const JobEntry& entry, Rank rank, std::uint32_t echo_us,
-                           const Request& request) const;
-  std::size_t write_notice(const JobEntry& entry, Rank rank, std::span<std::uint8_t> out) const;
-  std::size_t write_replaced(const JobEntry& entry, Rank rank, const Request& request) const;
-  std::string describe_loss(const JobEntry& entry, Rank rank, std::string_view what,
-                            DurationNs silent_ns) const;
-  void command(ShardCommand::Kind kind, const JobEntry& entry, Rank rank = {}, Step first = 0);
-  void queue(const JobEntry& entry, Rank rank, wire::PacketType type);
 
   // Who asks for room that another job would have to make.
   struct Claim {
@@ -298,17 +210,9 @@ class Jobs {
     TimeNs asked_ns = 0;  // the last time
   };
 
-  JobsOptions options_;
+  std::unique_ptr<ControlContext> context_;
+  std::vector<std::unique_ptr<JobControl>> controls_;  // by job id; null: free
   Claim claim_;
-  PausableClock clock_;  // `now` of every private method is its active time
-  const wire::HmacKey secret_;
-  const wire::HmacKey boot_key_;
-  std::vector<std::unique_ptr<JobEntry>> entries_;  // by job id; null: free
-  std::deque<Outgoing> outgoing_;
-  std::deque<ShardCommand> commands_;
-  std::deque<MemoryOrder> orders_;
-  std::uint64_t furthest_searches_ = 0;
-  std::uint64_t next_serial_ = 1;
   std::uint16_t next_id_ = 1;
   VerdictCounters verdicts_;
 };

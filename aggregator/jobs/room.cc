@@ -2,7 +2,7 @@
 // may take of it. And which job gives way to one that finds no room.
 #include <algorithm>
 
-#include "aggregator/jobs/admission.h"
+#include "aggregator/jobs/job_control.h"
 #include "aggregator/jobs/text.h"
 
 namespace sluice::agg {
@@ -74,13 +74,6 @@ Refusal check_shares(const JoinRequest& request, const JobSpec& spec, const Jobs
   return refusal;
 }
 
-// What no rank of another job can hurry: a store was kept, or a job has waited for its ranks, for
-// long enough.
-bool JobEntry::may_yield(TimeNs now) const noexcept {
-  if (is_kept()) return now - kept_since_ns >= kYieldAfter;
-  return forming() && job != nullptr && now - held_since_ns >= kYieldAfter;
-}
-
 // Notes who asks for room that another job would have to make. True: all ranks of that job do,
 // within a moment. One job at a time, and no longer than others have to wait for it anyway.
 bool Jobs::all_ask(const JoinRequest& asked) {
@@ -105,25 +98,26 @@ bool Jobs::all_ask(const JoinRequest& asked) {
 
 // The job that has waited for its ranks longest, else the store that was kept longest.
 void Jobs::make_room(const JoinRequest& asked) {
-  JobEntry* oldest = nullptr;
+  JobControl* oldest = nullptr;
   const auto goes_before = [](const JobEntry& one, const JobEntry& other) {
     if (one.is_kept() != other.is_kept()) return other.is_kept();
     return one.is_kept() ? one.kept_since_ns < other.kept_since_ns
                          : one.held_since_ns < other.held_since_ns;
   };
-  for (const auto& entry : entries_)
-    if (entry != nullptr && entry->may_yield(asked.now) &&
-        (oldest == nullptr || goes_before(*entry, *oldest)))
-      oldest = entry.get();
+  for (const auto& control : controls_)
+    if (control != nullptr && control->entry().may_yield(asked.now) &&
+        (oldest == nullptr || goes_before(control->entry(), oldest->entry())))
+      oldest = control.get();
   CHECK(oldest != nullptr);
-  if (oldest->is_kept()) return retire(*oldest, asked.now);
-  fail(
-      *oldest, wire::NoticeCode::kReplaced, Rank{},
+  const JobEntry& entry = oldest->entry();
+  if (entry.is_kept()) return oldest->retire(asked.now);
+  oldest->fail(
+      wire::NoticeCode::kReplaced, Rank{},
       text(
           "job '%s' has waited %.0f s for its ranks (%u of %u are here), and gave its place to job "
           "'%s', whose ranks are all here: start it again when all can come",
-          oldest->name.c_str(), seconds(asked.now - oldest->held_since_ns),
-          unsigned{oldest->live_count()}, unsigned{oldest->world_size()},
+          entry.name.c_str(), seconds(asked.now - entry.held_since_ns),
+          unsigned{entry.live_count()}, unsigned{entry.world_size()},
           printable(asked.name()).c_str()),
       asked.now);
 }

@@ -1,0 +1,307 @@
+#include "aggregator/jobs/job_control.h"
+
+#include <algorithm>
+
+#include "aggregator/jobs/text.h"
+
+namespace sluice::agg {
+namespace {
+
+std::string describe_operation(const wire::Operation& operation) {
+  if (operation.kind == CollectiveKind::kBarrier) return "a barrier";
+  return text("a broadcast of %u bytes from rank %u", operation.size_bytes,
+              unsigned{operation.root});
+}
+
+}  // namespace
+
+JobControl::JobControl(ControlContext& context, const JoinRequest& founder, JobSpec spec)
+    : context_(context) {
+  CHECK(founder.rank.value < spec.world_size);
+  const wire::Join& join = founder.join;
+  entry_.id = spec.id;
+  entry_.serial = context_.next_serial++;
+  entry_.name = spec.name;
+  entry_.ordinal = join.ordinal;
+  entry_.run_id = join.run_id;
+  entry_.gradients = join.layouts[kTensorStream];
+  entry_.averaging = join.averaging;
+  entry_.wire = join.wire;
+  entry_.store = join.store;
+  entry_.keep = join.keep;
+  entry_.prune = join.prune;
+  entry_.tensor_count = join.tensor_count;
+  entry_.print_tensors = join.print_tensors;
+  entry_.prints.assign(founder.prints.begin(), founder.prints.end());
+  entry_.layout_rank = founder.rank;
+  entry_.founder_host = host_of(founder.address);
+  entry_.datagram_bytes = join.datagram_bytes;
+  entry_.members.resize(spec.world_size);
+  entry_.member(founder.rank).address = founder.address;
+  entry_.memory_bytes = Job::memory_bytes(spec);
+  entry_.spec = std::move(spec);
+
+  CHECK(entry_.unclaimed() && entry_.memory_bytes != 0);
+  entry_.change_to(JobMemory::kMaking);
+  entry_.progress = std::make_shared<BuildProgress>();
+  context_.outbox.orders.push_back({.kind = MemoryOrder::Kind::kMake,
+                                    .serial = entry_.serial,
+                                    .bytes = entry_.memory_bytes,
+                                    .spec = entry_.spec,
+                                    .job = nullptr,
+                                    .progress = entry_.progress});
+}
+
+// ---- joins ----
+
+ControlResult JobControl::take_rank(const JoinRequest& asked, const Request& request) {
+  CHECK(entry_.listed && asked.rank.value < entry_.world_size());
+  entry_.asked_ns = request.now;
+  if (entry_.memory() == JobMemory::kMaking) return preparing(request, entry_.percent_made());
+  const RankDecision decision = decide_rank(asked, entry_, context_.clock);
+  switch (decision.kind) {
+    case RankDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
+    case RankDecision::Kind::kIgnore: return {.verdict = Verdict::kJoin};
+    case RankDecision::Kind::kAskHolder:
+      suspect(asked.rank, request.now);
+      return {.verdict = Verdict::kJoin};  // the worker asks again
+    case RankDecision::Kind::kAcceptAgain:
+      entry_.member(asked.rank).liveness.hear(request.now);
+      entry_.member(asked.rank).address = asked.address;
+      break;
+    case RankDecision::Kind::kRevive: revive(asked.rank, request.now); break;
+    case RankDecision::Kind::kTakeOfRunning: return admit_to_running(request);
+    case RankDecision::Kind::kTake:
+      ranks_.occupy(request);
+      start_if_complete(request.now);
+      break;
+  }
+  return accept(request, entry_, context_.options);
+}
+
+// A rank of a job that went on without it, or does so now. The join is not answered before shard 0
+// knows the process: the worker asks again.
+ControlResult JobControl::admit_to_running(const Request& request) {
+  CHECK(entry_.goes_on() && entry_.running());
+  const Rank rank = request.rank();
+  MemberEntry& member = entry_.member(rank);
+  const bool same = member.nonce == request.join().nonce;
+  if (member.is(MemberPhase::kReturning)) {
+    ranks_.repeat_rejoin(rank, request.now);
+    return {.verdict = Verdict::kJoin, .bind = same, .job = entry_.id, .rank = rank};
+  }
+  if (member.live()) remove_member(rank);  // silent for too long
+  if (entry_.is_kept())
+    entry_.loss = text("job '%s': its other workers are still to come", entry_.name.c_str());
+  if (!same) ranks_.occupy(request);
+  member.address = request.origin.address;
+  member.rejoined = true;
+  member.needs_state = !entry_.is_store();  // else its pulls bring all
+  ranks_.rejoin(rank, request.now);
+  return {.verdict = Verdict::kJoin, .bind = true, .job = entry_.id, .rank = rank};
+}
+
+// The process that held the rank was only frozen, and nobody took the rank. A job that runs on
+// without lost ranks has RankHolders::rejoin() instead.
+void JobControl::revive(Rank rank, TimeNs now) {
+  CHECK(entry_.forming() || entry_.is_synchronous());
+  MemberEntry& member = entry_.member(rank);
+  member.change_to(MemberPhase::kJoined);
+  member.liveness.hear(now);
+  entry_.shared(rank).reachable.store(true, std::memory_order_release);
+  start_if_complete(now);
+}
+
+void JobControl::start_if_complete(TimeNs now) {
+  if (!entry_.forming() || entry_.count(MemberPhase::kJoined) != entry_.world_size()) return;
+  CHECK(entry_.job != nullptr && entry_.memory() == JobMemory::kHeld);
+  entry_.job->start(context_.clock.caller_time(now));
+  entry_.run();
+  entry_.initial_ns = now;
+  for (std::uint16_t rank = 0; rank < entry_.world_size(); ++rank)
+    context_.outbox.send(entry_, Rank{rank}, wire::PacketType::kStatus);
+}
+
+void JobControl::ask_members(const JoinRequest& asked) {
+  CHECK(!entry_.ended() && entry_.run_id != asked.join.run_id);
+  entry_.rival_run_id = asked.join.run_id;
+  entry_.rival_ns = asked.now;
+  for (std::uint16_t rank = 0; rank < entry_.world_size(); ++rank)
+    if (entry_.member(Rank{rank}).is(MemberPhase::kJoined))
+      context_.outbox.send(entry_, Rank{rank}, wire::PacketType::kPing);
+}
+
+void JobControl::adopt(const JoinRequest& asked) {
+  CHECK(entry_.is_kept() && entry_.run_id != asked.join.run_id);
+  entry_.run_id = asked.join.run_id;
+  if (asked.join.keep != StoreKeep::kTake) entry_.keep = asked.join.keep;
+  entry_.layout_rank = asked.rank;
+  entry_.member(asked.rank).address = asked.address;
+}
+
+// ---- members' requests; leave() stands in ending.cc ----
+
+void JobControl::hear(const Request& request) {
+  const Rank rank = request.rank();
+  MemberEntry& member = entry_.member(rank);
+  CHECK(!member.is(MemberPhase::kFree) && member.cookie != 0);
+  member.liveness.hear(request.now);
+  member.address = request.origin.address;
+  if (entry_.job != nullptr)
+    entry_.shared(rank).last_heard_ns.store(context_.clock.caller_time(request.now),
+                                            std::memory_order_relaxed);
+  if (member.is(MemberPhase::kReturning)) ranks_.repeat_rejoin(rank, request.now);
+  if (!member.is(MemberPhase::kGone)) return;
+  if (entry_.forming() || entry_.is_synchronous()) revive(rank, request.now);
+  if (entry_.goes_on()) ranks_.rejoin(rank, request.now);
+}
+
+Verdict JobControl::resync(Rank rank, const wire::Resync& body, TimeNs now) {
+  if (!entry_.goes_on() || entry_.is_store()) return Verdict::kNotAllowed;  // no rank falls behind
+  if (!entry_.member(rank).is(MemberPhase::kJoined)) return Verdict::kResync;
+  if (body.done != 0)
+    transfers_.finish(rank, body.number);
+  else
+    transfers_.ask(rank, body.number, now);
+  advance_transfers(now);
+  return Verdict::kResync;
+}
+
+// An evicted target makes way for the next rank in line.
+void JobControl::advance_transfers(TimeNs now) {
+  while (entry_.goes_on()) {
+    std::optional<StateTransfers::Eviction> eviction = transfers_.advance(now);
+    if (!eviction) return;
+    evict(std::move(*eviction), now);
+  }
+}
+
+void JobControl::suspect(Rank rank, TimeNs now) {
+  CHECK(!entry_.ended());
+  MemberEntry& member = entry_.member(rank);
+  if (member.is(MemberPhase::kJoined) && member.liveness.suspect(now))
+    context_.outbox.send(entry_, rank, wire::PacketType::kPing);
+}
+
+void JobControl::suspect_anew(Rank rank, TimeNs now) {
+  CHECK(!entry_.ended());
+  MemberEntry& member = entry_.member(rank);
+  if (member.is(MemberPhase::kJoined) && member.liveness.suspect_anew(now))
+    context_.outbox.send(entry_, rank, wire::PacketType::kPing);
+}
+
+// ---- shards and memory ----
+
+void JobControl::handle_event(const ShardEvent& event, TimeNs now) {
+  CHECK(event.rank.value < entry_.world_size());
+  switch (event.kind) {
+    case ShardEvent::Kind::kJobReleased:
+      CHECK(entry_.memory() == JobMemory::kLeaving && entry_.releases_left != 0);
+      if (--entry_.releases_left == 0) give_back(std::move(entry_.job));
+      break;
+    case ShardEvent::Kind::kCollectiveMismatch:
+      fail(wire::NoticeCode::kCollective, event.rank,
+           text("job '%s': ranks disagree about collective %u: the first packet said %s, rank %u "
+                "at %s says %s; all ranks must call the same collectives in the same order",
+                entry_.name.c_str(), event.step, describe_operation(event.expected).c_str(),
+                unsigned{event.rank.value}, entry_.members[event.rank.value].address.c_str(),
+                describe_operation(event.actual).c_str()),
+           now);
+      break;
+    case ShardEvent::Kind::kMemberAdmitted: ranks_.admitted(event.rank, now); break;
+    case ShardEvent::Kind::kTransferOpened: transfers_.opened(event.step); break;
+    case ShardEvent::Kind::kTransferLost:
+      // The target waits for what will not come, unless another rank has it.
+      if (!transfers_.has_lost_source(event.step)) break;
+      if (auto eviction = transfers_.replace_source(now)) evict(std::move(*eviction), now);
+      advance_transfers(now);
+      break;
+    case ShardEvent::Kind::kStepLimit:
+      fail(wire::NoticeCode::kStepLimit, event.rank,
+           text("job '%s': stream %u has used its last step number %u: start a new job from a "
+                "checkpoint",
+                entry_.name.c_str(), static_cast<unsigned>(event.stream), event.step),
+           now);
+      break;
+  }
+}
+
+void JobControl::handle_memory(MemoryOrder order, TimeNs now) {
+  CHECK(entry_.serial == order.serial);
+  if (order.kind == MemoryOrder::Kind::kGiveBack) {
+    CHECK(entry_.memory() == JobMemory::kGoing && order.job == nullptr);
+    entry_.change_to(JobMemory::kNone);
+    return;
+  }
+  CHECK(entry_.memory() == JobMemory::kMaking && entry_.job == nullptr);
+  if (order.job == nullptr) {
+    entry_.change_to(JobMemory::kNone);
+    if (entry_.ended()) return;
+    // All that ask within the next seconds are told; then a join may try again.
+    entry_.no_memory = text(
+        "job '%s' needs %zu MiB and the appliance's system has less left: lower "
+        "limits.total_memory_mib (%zu) or stop other programs there",
+        entry_.name.c_str(), mebibytes(entry_.memory_bytes),
+        context_.options.max_total_memory_bytes >> 20);
+    entry_.end(now);
+  } else if (entry_.ended()) {  // nobody waits for it any more
+    give_back(std::move(order.job));
+  } else {
+    entry_.job = std::move(order.job);
+    entry_.change_to(JobMemory::kHeld);
+    entry_.held_since_ns = now;
+    context_.outbox.command(entry_, ShardCommand::Kind::kAddJob);
+  }
+}
+
+// ---- time ----
+
+void JobControl::tick(TimeNs now) {
+  entry_.check();
+  contributions_.forget();
+  for (std::uint16_t index = 0; index < entry_.world_size() && !entry_.ended(); ++index) {
+    const Rank rank{index};
+    const MemberEntry& member = entry_.member(rank);
+    if (member.is(MemberPhase::kReturning)) ranks_.repeat_rejoin(rank, now);
+    if (member.is(MemberPhase::kJoined)) check_member(rank, now);
+    if (!member.is(MemberPhase::kJoined)) continue;
+    if (auto eviction = transfers_.check_idle_return(rank, now)) evict(std::move(*eviction), now);
+  }
+  check_wanted(now);
+  if (entry_.is_synchronous()) check_ends(now);
+  advance_transfers(now);
+  if (entry_.goes_on() && entry_.is_store()) {
+    ranks_.start_joiners(now);
+    check_initial_values(now);
+    const bool outlived = now - entry_.kept_since_ns >= context_.options.store_keep_ns;
+    if (entry_.is_kept() && outlived) retire(now);
+  }
+  if (entry_.ended()) expire(now);
+}
+
+bool JobControl::is_over(TimeNs now) const noexcept {
+  return entry_.ended() && entry_.memory() == JobMemory::kNone &&
+         now - entry_.ended_ns >= kNoticeRepeat;
+}
+
+// A job that is being made has no members, and workers that want it ask again. A job that none has
+// asked for lately is not wanted any more, made or not.
+void JobControl::check_wanted(TimeNs now) {
+  if (!entry_.forming() || !entry_.unclaimed() || now - entry_.asked_ns <= kJoinDeadline) return;
+  retire(now);
+}
+
+void JobControl::check_member(Rank rank, TimeNs now) {
+  const auto last_heard_ns = [&] { return entry_.last_heard_ns(rank, context_.clock); };
+  const DurationNs timeout_ns = context_.options.member_timeout_ns;
+  CHECK(entry_.member(rank).is(MemberPhase::kJoined));
+  switch (entry_.member(rank).liveness.check(now, timeout_ns, last_heard_ns)) {
+    case Liveness::Finding::kNothing: return;
+    case Liveness::Finding::kPing:
+      return context_.outbox.send(entry_, rank, wire::PacketType::kPing);
+    case Liveness::Finding::kDied: return lose(rank, wire::NoticeCode::kMemberDied, now);
+    case Liveness::Finding::kSilent: return lose(rank, wire::NoticeCode::kMemberSilent, now);
+  }
+}
+
+}  // namespace sluice::agg
