@@ -1,5 +1,5 @@
 // The job that a join asks for: whether the request makes sense, agrees with the ranks that came
-// before, and fits the appliance's limits. Whether it gets the rank is in rank.cc.
+// before, and fits the appliance's limits. rank.cc decides about the rank.
 #include "aggregator/jobs/admission.h"
 
 #include <algorithm>
@@ -49,9 +49,9 @@ JobDecision other_run(const JoinRequest& request, const JobEntry& entry, const s
               std::string(request.address).c_str(), request.join.run_id)));
 }
 
-// Whether the job of another run makes way: nobody of it lives, and nobody is about to join it. Who
-// was heard a moment ago may have been killed since, so that alone is no reason to refuse: one that
-// speaks after it was asked is.
+// Whether the job of another run makes way: it has no live member, and no process is about to join
+// it. A member that was heard a moment ago may have been killed since, so the request is refused
+// only when a member speaks after it was asked.
 JobDecision decide_rival(const JoinRequest& request, const JobEntry& entry,
                          const PausableClock& clock) {
   using Kind = JobDecision::Kind;
@@ -101,15 +101,15 @@ Refusal no(wire::RefuseCode code, std::string why) {
   return {.code = code, .text = std::move(why)};
 }
 
-// For as long as its silent members may take to be given up, with time for a refusal to be
-// repeated.
+// The question stands for as long as silent members may take to be given up, with time for a
+// refusal to be repeated.
 bool is_asked(const JobEntry& entry, const JoinRequest& request) noexcept {
   return entry.rival_run_id == request.join.run_id &&
          request.now - entry.rival_ns <= 2 * kTakeoverSilence;
 }
 
-// What can be said without looking at other jobs. Limits of the appliance's configuration are named
-// by their keys.
+// The checks that need no other job. Limits of the appliance's configuration are named by their
+// keys.
 Refusal check_request(const JoinRequest& request, const JobsOptions& options) {
   using wire::RefuseCode;
   const wire::Join& join = request.join;

@@ -1,7 +1,7 @@
 // Whether a process gets the rank that it asks for.
 //
-// Pure functions from a request and what the control side remembers to acceptance or refusal; every
-// refusal prints both values. join.cc has proven the secret before, and carries the decision out.
+// Pure functions from a request and the facts of the job to acceptance or refusal; a refusal prints
+// both values that differ. Jobs::join() has proven the secret before, and carries the decision out.
 // A check returns the refusal, or one that is ok().
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace sluice::agg {
 
-// Who asks for what. The secret is proven.
+// A join whose secret is proven, with its sender.
 struct JoinRequest {
   const wire::Join& join;
   Rank rank;
@@ -35,7 +35,7 @@ struct [[nodiscard]] Refusal {
 };
 Refusal no(wire::RefuseCode code, std::string why);
 
-// Of an address "10.0.0.2:40000", and of a job's name: up to its first slash.
+// The host of an address "10.0.0.2:40000", and a job's name up to its first slash.
 constexpr std::string_view host_of(std::string_view address) noexcept {
   return address.substr(0, address.rfind(':'));
 }
@@ -43,49 +43,50 @@ constexpr std::string_view prefix_of(std::string_view name) noexcept {
   return name.substr(0, name.find('/'));
 }
 
-// What jobs take of the appliance, with what is on its way back.
+// The jobs and the memory in use, with memory that is on its way back.
 struct Usage {
   std::size_t jobs = 0;
   std::size_t bytes = 0;
   std::size_t returning_jobs = 0;
   std::size_t returning_bytes = 0;
-  std::size_t yielding_jobs = 0;  // that make way for others
+  std::size_t yielding_jobs = 0;  // jobs that make way for others
   std::size_t yielding_bytes = 0;
-  Share of_address;  // of jobs that the same host has founded, without what is on its way back
-  Share of_prefix;   // of jobs whose names begin as that of the request
+  Share of_address;  // jobs that the same host has founded, without those whose memory returns
+  Share of_prefix;   // jobs with the request's prefix, without those whose memory returns
 };
 
 // The job that a request asks for.
 struct JobDecision {
   enum class Kind : std::uint8_t {
     kRefuse,
-    kJoin,        // the job under its name
-    kAskMembers,  // that one is of another run, whose members may have died just now: they are
-                  // asked
-    kReplace,     // that one is of another run and makes way; then decide again, without it
-    kAdopt,       // that one is a store that is kept, and what is asked for: it is this run's now
-    kFound,       // a new one, of `spec` but for its id
-    kMakeRoom,    // a new one when another has made way, which it does once all ranks ask
-    kLater,       // a new one when the shards have released what is being removed: asked again then
+    kJoin,        // the request is for the job under its name
+    kAskMembers,  // the job under its name is of another run, whose members may have died just now:
+                  // they are asked
+    kReplace,     // the job is of another run and makes way; then decide again, without it
+    kAdopt,       // the job is a kept store that the request agrees with: it is this run's now
+    kFound,       // a new job, of `spec` but for its id
+    kMakeRoom,    // a new job when another has made way, which happens once all ranks ask
+    kLater,       // a new job when the shards have released one that is being removed; the worker
+                  // asks again
   };
   Kind kind{};
   Refusal refusal;  // kRefuse
   JobSpec spec;     // kFound
 };
-// `entry`: the job under the request's name, null where there is none.
+// `entry`: the job under the request's name; null if there is none.
 JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
                        const JobEntry* entry, const Usage& usage, const PausableClock& clock);
 
-// Who gets a rank of a job that the request agrees with.
+// Whether the process gets the rank, of a job that the request agrees with.
 struct RankDecision {
   enum class Kind : std::uint8_t {
     kRefuse,
-    kAcceptAgain,    // it has the rank, and its answer was lost
-    kRevive,         // it had it, was only frozen, and nobody took it
-    kIgnore,         // a late copy, or too early: asked again if it still wants it
-    kAskHolder,      // a second process is a hint that the first has ended: it is asked first
-    kTake,           // of a job that forms, or of a silent member
-    kTakeOfRunning,  // of a job that goes on: shard 0 must let it in first
+    kAcceptAgain,    // the process has the rank, and the answer to its join was lost
+    kRevive,         // the process had the rank, was only frozen, and no other took it
+    kIgnore,         // the join is a late copy or too early; a worker that still wants asks again
+    kAskHolder,      // a second process is a hint that the holder has ended: the holder is asked
+    kTake,           // the process takes a rank of a job that forms, or of a silent member
+    kTakeOfRunning,  // the same in a job that goes on: shard 0 must let the process in first
   };
   Kind kind{};
   Refusal refusal;  // kRefuse
@@ -107,7 +108,7 @@ Refusal check_room(const JobSpec& spec, const JobsOptions& options, const Usage&
 
 // options.cc: how the job chooses k. The options come from the join, else from the configuration.
 PolicyOptions effective_policy(const JoinRequest& request, const JobsOptions& options) noexcept;
-// Either may ask: what a join leaves out, the configuration may have for that name.
+// The join or the configuration for the job's name may ask for it.
 bool effective_reproducible(const JoinRequest& request, const JobsOptions& options) noexcept;
 Refusal check_policy(const JoinRequest& request, const JobsOptions& options);
 Refusal check_policy_agreement(const JoinRequest& request, const JobsOptions& options,
@@ -119,7 +120,7 @@ Refusal check_layout_agreement(const JoinRequest& request, const JobEntry& entry
 Refusal check_store_request(const JoinRequest& request, const JobsOptions& options);
 Refusal check_store_agreement(const JoinRequest& request, const JobEntry& entry);
 StoreSpec store_spec(const JoinRequest& request, const JobsOptions& options) noexcept;
-// Jobs that leave stragglers behind keep more steps for them, as far as one job's memory allows.
+// A job that leaves stragglers behind keeps more steps for them, as far as a job's memory allows.
 void size_windows(JobSpec& spec, std::size_t max_job_bytes) noexcept;
 
 }  // namespace sluice::agg

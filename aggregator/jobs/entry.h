@@ -1,9 +1,10 @@
-// What the control side remembers of one job and its members, beside what it shares with the
-// shards.
+// The facts that the control side remembers of one job and its members, beside those that it shares
+// with the shards.
 //
-// Private to this folder. A JobEntry outlives its Job: the shards let go of the memory as soon as
-// the job is over, while members that missed the end can still ask for 10 s how it ended. Phases
-// change by change_to(), which knows what may follow what.
+// Private to this folder. JobControl and its parts change them; admission.h and replies.h only read
+// them. A JobEntry outlives its Job: the shards release the memory as soon as the job has ended,
+// while members that missed the end can still ask for 10 s how it ended. Phases change by
+// change_to(), which knows what may follow what.
 #pragma once
 
 #include <memory>
@@ -21,22 +22,21 @@ inline constexpr DurationNs kNoticeRepeat = 10 * kSecond;  // after the end of a
 // A store that is kept this long, or a job that waits this long for its ranks, gives way to one
 // that finds no room.
 inline constexpr DurationNs kYieldAfter = 120 * kSecond;
-inline constexpr DurationNs kRejoinGrace = 3 * kSecond;  // a finished rank waits for the others
+// A join for a rank that has left is not refused at once: the other ranks may be about to leave.
+inline constexpr DurationNs kRejoinGrace = 3 * kSecond;
 
-// kFree: nobody has joined. kGone: died or fell silent. kLeft: ended its part by itself. In a
-// forming job all three leave the rank to whoever asks. In a job that goes on without a rank also
-// kReturning: holds the rank again, the shards do not know yet. kAborted: left with an error. In a
-// synchronous job that runs, kGone means that nobody waits for it, so it may have finished. Of a
-// store that is kept, who has left is kAborted too.
-// kEvicted: removed by the appliance, which has told it why.
+// A rank of a job, by the process that holds it or held it last. While the job forms, a rank in
+// phase kFree, kGone or kLeft goes to the next process that asks.
 enum class MemberPhase : std::uint8_t {
-  kFree,
-  kJoined,
-  kReturning,
-  kGone,
-  kLeft,
-  kAborted,
-  kEvicted
+  kFree,       // no process has joined
+  kJoined,     // a process holds the rank
+  kReturning,  // a process holds the rank again, and the shards do not know it yet; only in a job
+               // that goes on without lost ranks
+  kGone,       // the process died or fell silent; in a synchronous job that runs, no other rank
+               // waits for it, so it may have finished
+  kLeft,       // the process ended its part by itself
+  kAborted,    // the process left with an error, or left a store in order that is kept since
+  kEvicted,    // the appliance has removed the process, and tells it why
 };
 
 // Whether `next` may follow `phase`. kJoined follows itself where another process takes the rank.
@@ -55,10 +55,14 @@ constexpr bool may_follow(MemberPhase phase, MemberPhase next) noexcept {
   return false;
 }
 
-// A job's memory. kMaking: ordered, and the job is null. kHeld: by the shards. kLeaving: they were
-// asked to let go. kGoing: ordered to be given back, and the job is null. kNone: it takes nothing,
-// yet or any more.
-enum class JobMemory : std::uint8_t { kNone, kMaking, kHeld, kLeaving, kGoing };
+// A job's memory on its way. JobEntry::job is set in kHeld and kLeaving alone.
+enum class JobMemory : std::uint8_t {
+  kNone,     // the job takes none, yet or any more
+  kMaking,   // the memory is ordered
+  kHeld,     // the shards use it
+  kLeaving,  // the shards were asked to release it
+  kGoing,    // it is ordered to be given back
+};
 
 constexpr bool may_follow(JobMemory memory, JobMemory next) noexcept {
   switch (memory) {
@@ -87,14 +91,14 @@ struct MemberEntry {
   wire::NoticeCode lost_by{};        // kGone: how it was lost, at `left_ns`
   std::string notice;                // why it was evicted
   std::uint32_t admissions_due = 0;  // kMemberJoined commands that shard 0 has not answered
-  std::uint32_t admission = 0;       // number of the last one
-  bool rejoined = false;             // came when the job ran already
+  std::uint32_t admission = 0;       // number of the last such command
+  bool rejoined = false;             // joined when the job ran already
   bool needs_state = false;          // rejoined, and has not reported the end of a resync
   TimeNs rejoined_ns = 0;            // when the shards were told of its return
   TimeNs admitted_ns = 0;            // when it rejoined
   std::uint32_t resyncs_done = 0;    // the highest number that it reported as done
   std::uint64_t suspended_ns = 0;    // of a store's worker, as its last keepalive said
-  std::uint32_t oldest_request_iterations = 0;  // likewise
+  std::uint32_t oldest_request_iterations = 0;  // of a store's worker, as that keepalive said
 
   MemberPhase phase() const noexcept { return phase_; }
   bool is(MemberPhase phase) const noexcept { return phase_ == phase; }
@@ -120,16 +124,19 @@ struct JobEntry {
   std::string name;
   std::uint16_t ordinal = 0;
   std::uint64_t run_id = 0;
-  wire::StreamLayout gradients;      // as the first member gave it
-  AveragingChoice averaging{};       // likewise
-  Dtype wire{};                      // likewise
-  StoreOptions store;                // likewise
-  StoreKeep keep{};                  // likewise
-  PruneOptions prune;                // likewise
-  std::uint32_t tensor_count = 0;    // likewise
-  std::uint32_t print_tensors = 0;   // likewise
-  std::vector<std::uint8_t> prints;  // likewise
-  Rank layout_rank;                  // that member
+  // As the first join gave them, by the process of `layout_rank`. A run that adopts a kept store
+  // sets `layout_rank` and `keep` anew.
+  Rank layout_rank;
+  wire::StreamLayout gradients;
+  AveragingChoice averaging{};
+  Dtype wire{};
+  StoreOptions store;
+  StoreKeep keep{};
+  PruneOptions prune;
+  std::uint32_t tensor_count = 0;
+  std::uint32_t print_tensors = 0;
+  std::vector<std::uint8_t> prints;
+
   std::uint16_t datagram_bytes = 0;
   JobSpec spec;
   std::vector<MemberEntry> members;
@@ -139,19 +146,19 @@ struct JobEntry {
   TimeNs held_since_ns = 0;                 // its memory is there
   std::size_t releases_left = 0;            // shards that still hold the job while kLeaving
   std::shared_ptr<BuildProgress> progress;  // of its making
-  TimeNs asked_ns = 0;                      // the last join for it
+  TimeNs asked_ns = 0;                      // when the last join for it came
   std::uint64_t rival_run_id = 0;           // another run that wants the name
-  TimeNs rival_ns = 0;                      // since when, and since when members are asked
-  std::string no_memory;                    // why it was not made; empty: it was, or may be
-  bool listed = true;                       // a join under this name finds it
+  TimeNs rival_ns = 0;                      // when the members were asked for that run's sake
+  std::string no_memory;  // why the memory was not made; empty: it was, or may still be
+  bool listed = true;     // a join under this name finds it
   Resyncs resyncs;
   std::string loss;  // see JobView
   // Of a store, see keep.cc.
-  TimeNs kept_since_ns = 0;          // while it has no workers
-  bool was_kept = false;             // it has had none
+  TimeNs kept_since_ns = 0;          // when its last worker went; while it has no workers
+  bool was_kept = false;             // it has been without workers
   bool initialised = false;          // it has all of its initial values
-  std::uint32_t initial_chunks = 0;  // that it had at `initial_ns`
-  TimeNs initial_ns = 0;             // some have come, or all ranks were there
+  std::uint32_t initial_chunks = 0;  // chunks with initial values at `initial_ns`
+  TimeNs initial_ns = 0;             // when the last initial values came, or all ranks were there
 
   bool failed = false;  // ended with the notice below
   wire::NoticeCode notice_code{};
@@ -205,9 +212,9 @@ struct JobEntry {
     for (const MemberEntry& member : members) total += member.live();
     return total;
   }
-  // Nobody has held a rank of it yet.
+  // No process has held a rank of it yet.
   bool unclaimed() const noexcept { return count(MemberPhase::kFree) == members.size(); }
-  // Memory that is on its way back to the system.
+  // The memory is on its way back to the system.
   bool memory_returns() const noexcept {
     return memory_ == JobMemory::kLeaving || memory_ == JobMemory::kGoing ||
            (memory_ == JobMemory::kMaking && ended());
@@ -218,12 +225,12 @@ struct JobEntry {
   bool goes_on() const noexcept {
     return running() && job != nullptr && (job->spec.policy.tolerates_stragglers() || is_store());
   }
-  // Its members have no steps in common: one that is lost starts again as another process.
+  // A store's members have no steps in common: a lost rank starts again as another process.
   bool is_store() const noexcept { return spec.store.has_value(); }
   // It may give way to a job that finds no room: nobody can hurry what it waits for, and it has
   // waited for long enough.
   bool may_yield(TimeNs now) const noexcept;
-  // It has outlived all of its workers.
+  // A store that has outlived all of its workers.
   bool is_kept() const noexcept { return running() && is_store() && live_count() == 0; }
   // A running job of which every step needs every rank that has not ended its part.
   bool is_synchronous() const noexcept { return running() && job != nullptr && !goes_on(); }
@@ -232,7 +239,7 @@ struct JobEntry {
   // Whether the rank is a member that has the job's state: not the target, and not one that waits
   // for state itself.
   bool can_give_state(Rank rank, Rank target) const noexcept;
-  // What is true of every job between two calls; at each tick.
+  // Checks the invariants of a job between two calls; called at each tick.
   void check() const noexcept;
 
  private:

@@ -1,11 +1,13 @@
 // The control side of the aggregator: who is a member of which job.
 //
-// Joins with proof of the secret, refusals that print both values, keepalives, liveness,
-// departures, returns to a job that went on, transfers of state, and the end of a job. Pure: time
-// and key material are passed in, one reply at most is written into the caller's buffer, everything
-// else waits in poll_*(). One thread, the control thread; shards are told through ShardCommand and
-// answer through ShardEvent. It never touches a network: the caller keeps the path (address, port,
-// MAC, VLAN) of each member and is told when to bind one.
+// Jobs keeps the table of jobs, finds the job that a packet or an event means, and ticks. Each job
+// has a JobControl (job_control.h), which handles joins, keepalives, departures, returns, transfers
+// of state and the end of the job.
+//
+// Pure: time and key material are passed in. A call writes at most one reply, into the caller's
+// buffer; everything else waits for the caller in poll_*(). Control thread only: the shards get
+// ShardCommands and answer with ShardEvents. Jobs touches no network: the caller keeps the path
+// (address, port, MAC, VLAN) of each member, and a ControlResult says when to bind one.
 #pragma once
 
 #include <array>
@@ -34,24 +36,23 @@ struct NamedOptions {
   bool reproducible = false;  // true: sums in the order of ranks, whether or not the ranks ask
 };
 
-// What may be taken of the appliance, or is.
+// A part of the appliance, as a limit or as it is in use.
 struct Share {
   std::size_t jobs = 0;
   std::size_t bytes = 0;
 };
 
 struct JobsOptions {
-  std::string secret;  // of every job; empty: anyone may join
-  std::array<std::uint8_t, 32>
-      boot_key{};  // fresh randomness: cookies and challenges derive from it
+  std::string secret;                       // of every job; empty: anyone may join
+  std::array<std::uint8_t, 32> boot_key{};  // fresh and random; cookies and challenges need it
   std::uint16_t shard_count = 1;
   std::size_t max_jobs = kMaxJobs;
   std::size_t max_workers = kMaxWorkers;  // per job
   std::size_t max_chunk_bytes = kMaxChunkBytes;
   std::size_t max_job_memory_bytes = std::size_t{4} << 30;
   std::size_t max_total_memory_bytes = std::size_t{8} << 30;
-  Share per_address{kMaxJobs, SIZE_MAX};  // most that one host's workers found
-  Share per_prefix{kMaxJobs, SIZE_MAX};   // most of jobs whose names are alike up to a slash
+  Share per_address{kMaxJobs, SIZE_MAX};  // limit of the jobs that one host's workers found
+  Share per_prefix{kMaxJobs, SIZE_MAX};   // limit of the jobs with one name up to the first slash
   DurationNs member_timeout_ns = kDefaultMemberTimeout;
   DurationNs resync_hold_ns = kDefaultResyncHold;  // the longest that a transfer stops the window
   DurationNs store_keep_ns = kDefaultStoreKeep;    // a store without workers; 0: not at all
@@ -80,13 +81,13 @@ constexpr bool is_request(wire::PacketType type) noexcept {
          type == wire::PacketType::kLeave || type == wire::PacketType::kResync;
 }
 
-// Whether it is a JOIN of another protocol version, which parse() refuses.
+// Whether the datagram is a JOIN of another protocol version, which parse() refuses.
 bool is_foreign_join(std::span<const std::uint8_t> datagram) noexcept;
-// The answer to one: a refusal that names both versions, not longer than the request. To anything
-// else 0 bytes.
+// The answer to such a join: a refusal that names both versions, not longer than the request.
+// 0 bytes for other datagrams.
 std::size_t refuse_version(std::span<const std::uint8_t> request, std::span<std::uint8_t> reply);
 
-// A row for the metrics endpoint and for tests. Valid until the next call.
+// A member, as a row for the metrics endpoint and for tests. Valid until the next call.
 struct MemberView {
   Rank rank;
   std::string_view address;
@@ -94,12 +95,12 @@ struct MemberView {
   bool gone = false;    // died, fell silent, was refused or left with an error
   bool left = false;    // ended its part by itself
   DurationNs silent_ns = 0;
-  // Of a store's worker, as its last keepalive said.
+  // As the last keepalive of a store's worker said.
   std::uint64_t suspended_ns = 0;
   std::uint32_t oldest_request_iterations = 0;
 };
 
-// Likewise, of a job.
+// A job, as a row for the metrics endpoint and for tests. Valid until the next call.
 struct JobView {
   JobId id;
   std::string_view name;
@@ -110,7 +111,7 @@ struct JobView {
   const Job* job = nullptr;  // null while it is made, and once the shards have released it
   bool preparing = false;    // its memory is being made
   bool was_kept = false;     // a store that has outlived all of its workers once
-  std::string_view notice;   // what its members were told; empty unless it ended by failure
+  std::string_view notice;   // the text that its members got; empty unless it ended by failure
   std::string_view loss;     // the last rank that it lost and goes on without; empty: all are in
 };
 
@@ -138,23 +139,23 @@ class Jobs {
   // Commands for every shard, in order. False: none waits.
   bool poll_command(ShardCommand& command);
   void handle_event(const ShardEvent& event, TimeNs now);
-  // Memory to be made or given back: whoever may be away for seconds carries the order out and
-  // hands it back, in any order. False: none waits.
+  // Orders for memory to be made or given back. The caller has them carried out wherever seconds do
+  // not matter, and hands them back, in any order. False: none waits.
   bool poll_memory(MemoryOrder& order);
   void handle_memory(MemoryOrder order, TimeNs now);
 
-  // A hint that the member's process is gone (its vhost-user socket closed): it is declared dead
+  // A hint that the member's process is gone (its vhost-user socket closed). The process is dead
   // when three pings, 200 ms apart, have been sent since the last such hint and nothing came back.
   void suspect(JobId job, Rank rank, TimeNs now);
-  // An error says that nothing listens where a datagram of ours went, whose first bytes it quotes.
-  // Anybody can send one, but only who saw that datagram knows the member's cookie: a wrong one is
-  // the verdict, and changes nothing; kAccepted else. A hint otherwise, at most once a second a
-  // member.
+  // A network error quotes the first bytes of a datagram of ours: nothing listens where it went.
+  // Anybody can send such an error, but only a host that saw the datagram knows the member's
+  // cookie. A wrong cookie changes nothing and gets a verdict that says so. With the right one the
+  // verdict is kAccepted, and the error is a hint, at most once a second a member.
   Verdict suspect_quoted(const wire::CommonHeader& quoted, TimeNs now);
-  // Liveness: call at least every 50 ms, when all packets that wait have been handled. Time in
-  // which no call came for longer than kAbsentAfter counts as silence for nobody.
+  // Judges who is alive. Call it at least every 50 ms, once all packets that wait are handled. An
+  // absence of the caller that is longer than kAbsentAfter counts as silence of no member.
   void tick(TimeNs now);
-  // The appliance is ending: notices to all members, which poll_transmit() hands out.
+  // The appliance is ending: poll_transmit() hands out notices to all members.
   void shutdown(TimeNs now);
 
   const VerdictCounters& verdicts() const noexcept { return verdicts_; }
@@ -162,11 +163,11 @@ class Jobs {
   std::vector<const Job*> jobs() const;
   std::vector<JobView> views() const;
   std::vector<MemberView> members(JobId job, TimeNs now) const;
-  // Of a job that forms and to which nobody has come for 5 s: "1 of 2 ranks here; waiting for rank
-  // 1". Else empty.
+  // "1 of 2 ranks here; waiting for rank 1", of a job that forms and that no process has joined for
+  // 5 s. Empty for other jobs.
   std::string describe_awaited(JobId job, TimeNs now) const;
   std::size_t memory_bytes() const noexcept;  // with what is being made or given back
-  // How often all ranks' newest contributions were looked through, the dear part of a tick.
+  // How often the newest contributions of all ranks were searched, the dear part of a tick.
   std::uint64_t furthest_searches() const noexcept;
 
  private:
@@ -199,15 +200,15 @@ class Jobs {
   bool all_ask(const JoinRequest& asked);
   void make_room(const JoinRequest& asked);
 
-  // Who asks for room that another job would have to make.
+  // A job that asks for room which another job would have to make.
   struct Claim {
-    std::string name;  // empty: nobody does
+    std::string name;  // empty: no job does
     std::uint64_t run_id = 0;
     std::uint16_t ordinal = 0;
     std::uint16_t world_size = 0;
     MemberMask ranks{};
     TimeNs since_ns = 0;
-    TimeNs asked_ns = 0;  // the last time
+    TimeNs asked_ns = 0;  // when a rank asked last
   };
 
   std::unique_ptr<ControlContext> context_;

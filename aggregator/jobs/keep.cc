@@ -1,5 +1,5 @@
-// Stores between their workers: one that has outlived all of them is kept for those who come next,
-// and one whose initial values nobody brings any more ends.
+// Stores between their workers: a store that has outlived all of its workers is kept for the next,
+// and a store whose initial values no worker brings any more ends.
 #include <algorithm>
 
 #include "aggregator/jobs/job_control.h"
@@ -9,8 +9,8 @@ namespace sluice::agg {
 namespace {
 
 struct InitialValues {
-  std::uint32_t chunks = 0;  // that have theirs
-  std::uint32_t blocks = 0;  // of which all have
+  std::uint32_t chunks = 0;  // chunks with initial values
+  std::uint32_t blocks = 0;  // blocks of which all chunks have them
 };
 
 InitialValues initial_values(const JobEntry& entry) noexcept {
@@ -24,8 +24,8 @@ InitialValues initial_values(const JobEntry& entry) noexcept {
   return found;
 }
 
-// Whether a shard that lacks some hears of nobody, though whoever waits asks every half second: its
-// thread is away, or no worker waits.
+// Whether a shard that lacks initial values hears no worker, though a worker that waits asks every
+// half second: the shard's thread is away, or no worker waits.
 bool lacks_silently(const JobSlice& slice, const PausableClock& clock, TimeNs now) noexcept {
   CHECK(slice.store != nullptr);
   if (slice.store->has_initial_values()) return false;
@@ -37,15 +37,14 @@ bool lacks_silently(const JobSlice& slice, const PausableClock& clock, TimeNs no
 
 }  // namespace
 
-// A job that nobody is left in goes on without workers, if it is a store with something to keep.
-// False: it ends.
+// A job without members goes on if it is a store with all of its initial values. False: it ends.
 bool JobControl::keep(TimeNs now) {
   CHECK(entry_.live_count() == 0);
   if (!entry_.goes_on() || !entry_.is_store() || entry_.keep == StoreKeep::kEnd ||
       context_.options.store_keep_ns == 0 ||
       initial_values(entry_).blocks != entry_.spec.store->block_count)
     return false;
-  // Whoever has left in order is no reason any more to refuse its rank to another process.
+  // A worker that left in order is no reason any more to refuse its rank to another process.
   for (MemberEntry& member : entry_.members)
     if (member.is(MemberPhase::kLeft)) member.change_to(MemberPhase::kAborted);
   entry_.kept_since_ns = now;
@@ -55,8 +54,9 @@ bool JobControl::keep(TimeNs now) {
   return true;
 }
 
-// Without the rank that brings them nobody could begin. Nobody knows which one that is, so this
-// looks for a rank that is away while none come, to shards that could take them.
+// No worker can begin without the rank that brings the initial values, and the appliance does not
+// know which rank that is. So a store ends when some rank is away and no values come to shards that
+// could take them.
 void JobControl::check_initial_values(TimeNs now) {
   if (entry_.initialised || entry_.ended()) return;
   const InitialValues found = initial_values(entry_);

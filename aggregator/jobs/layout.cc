@@ -57,8 +57,8 @@ Refusal check_prune_agreement(const JoinRequest& request, const JobEntry& entry)
                  entry.member(entry.layout_rank).address.c_str()));
 }
 
-// The first fingerprint that differs. None: one of the two has none, they are of different numbers
-// of neighbours, or all that both have are equal.
+// The first fingerprint that differs. None: the rank or the job has none, their fingerprints cover
+// different numbers of tensors, or all that both have are equal.
 std::optional<wire::Differs> first_difference(const JoinRequest& request, const JobEntry& entry) {
   const wire::Join& join = request.join;
   if (join.print_tensors != entry.print_tensors || request.prints.empty() || entry.prints.empty())

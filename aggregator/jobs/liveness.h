@@ -1,8 +1,8 @@
-// Whether the process behind a rank is still there, judged by what was heard of it and when.
+// Whether the process behind a rank is still there, judged by when it spoke and by hints.
 //
-// Silence is answered with pings, a hint that the process is gone with three quick ones. Pure: the
-// caller passes active time (pausable_clock.h), sends the pings and carries the finding out. One of
-// each member; control thread only.
+// Silence is answered with pings, and a hint that the process is gone with three quick pings. Pure:
+// the caller passes active time (pausable_clock.h), sends the pings and carries the finding out.
+// Each member has one; control thread only.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ inline constexpr DurationNs kSuspectGrace = 100 * kMillisecond;  // packets alre
 class Liveness {
  public:
   enum class State : std::uint8_t {
-    kTrusted,    // only silence speaks against it
-    kSuspected,  // a hint says that it is gone: it is asked
-    kCleared,    // it has answered; for a while another hint counts for nothing
+    kTrusted,    // only silence speaks against the process
+    kSuspected,  // a hint says that the process is gone: it is asked
+    kCleared,    // the process has answered; for a while another hint counts for nothing
   };
   enum class Finding : std::uint8_t { kNothing, kPing, kDied, kSilent };
 
@@ -35,7 +35,7 @@ class Liveness {
   }
 
   void hear(TimeNs now) noexcept { heard_ns_ = now; }
-  // A hint that the process is gone. True: it is asked with a ping from now on.
+  // A hint that the process is gone. True: the caller sends a ping.
   bool suspect(TimeNs now) noexcept {
     if (suspected()) return false;
     change_to(State::kSuspected);
@@ -44,13 +44,13 @@ class Liveness {
     ping_due_ = true;
     return true;
   }
-  // The same, of a connection that ended: what was asked over it counts for nothing.
+  // The same of a connection that ended: pings that went over it count for nothing.
   bool suspect_anew(TimeNs now) noexcept {
     const bool ping_waits = suspected() && ping_due_;
     reset_suspicion();
     return suspect(now) && !ping_waits;
   }
-  // A ping is on its way. Only those that were really sent speak against a suspect.
+  // A ping is on its way. Only pings that were really sent speak against a suspect.
   void note_ping(TimeNs now) noexcept {
     if (!suspected() || !ping_due_) return;
     CHECK(pings_sent_ < kSuspectPings);
@@ -63,8 +63,8 @@ class Liveness {
     if (suspected()) change_to(State::kTrusted);
   }
 
-  // What time has brought. `last_heard()` is when it spoke last, on any port: it is dear, and asked
-  // only where the control port alone does not tell.
+  // The finding at `now`. `last_heard()` says when the process spoke last, on any port; the call is
+  // dear, and made only where the control port alone does not tell.
   template <class LastHeard>
   Finding check(TimeNs now, DurationNs timeout_ns, LastHeard&& last_heard) noexcept {
     CHECK(pings_sent_ <= kSuspectPings);
@@ -96,9 +96,9 @@ class Liveness {
   TimeNs heard_ns_ = 0;
   TimeNs next_ping_ns_ = 0;  // for silence alone
   TimeNs suspected_ns_ = 0;  // of kSuspected, like the fields below
-  unsigned pings_sent_ = 0;  // that have been handed out to be sent
-  TimeNs pinged_ns_ = 0;     // when the last one was
-  bool ping_due_ = false;    // one waits to be handed out
+  unsigned pings_sent_ = 0;  // pings that have been handed out to be sent
+  TimeNs pinged_ns_ = 0;     // when the last ping was handed out
+  bool ping_due_ = false;    // a ping waits to be handed out
   TimeNs cleared_ns_ = 0;    // of kCleared
 };
 

@@ -20,7 +20,7 @@ std::string describe(const PolicyOptions& options) {
   return name_of(options.kind) + (read.empty() ? "" : read + ")");
 }
 
-// Who chose the options, as the start of a sentence.
+// The chooser of the options, as the start of a sentence.
 std::string policy_source(const JoinRequest& request) {
   const unsigned rank = request.rank.value;
   if (request.join.has_policy != 0)
@@ -39,7 +39,7 @@ const NamedOptions* find_named(const JoinRequest& request, const JobsOptions& op
 
 }  // namespace
 
-// A store has no steps, so no policy: what the configuration says is for jobs of sums.
+// A store has no steps, so no policy: the configuration's policies are for jobs of sums.
 PolicyOptions effective_policy(const JoinRequest& request, const JobsOptions& options) noexcept {
   if (request.join.kind == JobKind::kStore) return {};
   if (request.join.has_policy != 0) return request.join.policy;
@@ -91,7 +91,7 @@ Refusal check_policy_agreement(const JoinRequest& request, const JobsOptions& op
                  entry.member(entry.layout_rank).address.c_str()));
 }
 
-// They can also carry one rank's state to another.
+// Such a job can also carry one rank's state to another.
 void size_windows(JobSpec& spec, std::size_t max_job_bytes) noexcept {
   const bool goes_on = spec.policy.tolerates_stragglers();
   spec.chunk_counts[index_of(StreamId::kState)] = goes_on ? kCollectiveChunks : 0;

@@ -1,9 +1,9 @@
 // The control side's own time, which stands still while its thread is away.
 //
 // A machine that was stopped, a debugger or a starved core keeps the control thread away for
-// seconds, and what the members said meanwhile waits in its ring. Nobody may be judged by time in
-// which nobody listened. So all deadlines of this folder are points of active time: every call
-// into Jobs passes through here first, and none has to remember to shift its own. Pure; one thread.
+// seconds, and the members' packets wait in its ring meanwhile. No member may be judged by time in
+// which the thread did not listen. So all deadlines of this folder are points of active time: every
+// call into Jobs converts its time here first, and no deadline has to be shifted. Pure; one thread.
 #pragma once
 
 #include "aggregator/base/check.h"
@@ -11,7 +11,7 @@
 
 namespace sluice::agg {
 
-// Longer than this between two calls, of which ticks come every 50 ms: the thread was away.
+// The thread was away if two calls lie further apart than this; ticks come every 50 ms.
 inline constexpr DurationNs kAbsentAfter = 500 * kMillisecond;
 
 class PausableClock {
@@ -30,8 +30,8 @@ class PausableClock {
     return active_time(now);
   }
 
-  // The active time of something that happened at `then`, as a shard's clock says, or of a look
-  // from outside, which does not advance the clock. Exact since the last absence but one.
+  // The active time of an event that a shard's clock has stamped `then`, or of a look from outside,
+  // which does not advance the clock. Exact since the last absence but one.
   TimeNs active_time(TimeNs then) const noexcept {
     CHECK(gone_ns_ <= back_ns_ && back_ns_ <= last_ns_);
     if (then >= back_ns_) {
@@ -41,7 +41,7 @@ class PausableClock {
     return (then < gone_ns_ ? then : gone_ns_) - away_before_ns_;
   }
 
-  // The caller's clock at an active time since the last return: what shards and members are told.
+  // The caller's clock at an active time since the last return, for shards and members.
   TimeNs caller_time(TimeNs active_ns) const noexcept { return active_ns + away_ns_; }
 
  private:
@@ -49,8 +49,8 @@ class PausableClock {
   TimeNs last_ns_ = 0;  // of the last call
   TimeNs gone_ns_ = 0;  // of the last absence, like the fields below
   TimeNs back_ns_ = 0;
-  DurationNs away_before_ns_ = 0;  // all absences but the last together
-  DurationNs away_ns_ = 0;         // with the last
+  DurationNs away_before_ns_ = 0;  // sum of all absences but the last
+  DurationNs away_ns_ = 0;         // sum of all absences
 };
 
 }  // namespace sluice::agg

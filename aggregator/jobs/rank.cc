@@ -1,4 +1,4 @@
-// Who gets a rank of a job that the request agrees with.
+// Whether a process gets a rank of a job that its request agrees with.
 #include "aggregator/jobs/admission.h"
 #include "aggregator/jobs/text.h"
 
@@ -14,11 +14,11 @@ RankDecision refuse_taken(std::string why) {
   return refuse(wire::RefuseCode::kRankTaken, std::move(why));
 }
 
-// It spoke a moment ago.
+// The holder of the rank spoke a moment ago.
 RankDecision decide_held(const JoinRequest& request, const JobEntry& entry, DurationNs silent_ns) {
   const MemberEntry& member = entry.member(request.rank);
   CHECK(member.is(MemberPhase::kJoined) && silent_ns <= kTakeoverSilence);
-  // Of the last one that lives nobody could take the state over: only its silence ends it.
+  // Nobody could take over the state of the last live member: only its silence ends it.
   if (entry.goes_on() && entry.live_count() > 1 && !member.liveness.was_cleared(request.now))
     return {.kind = Kind::kAskHolder, .refusal = {}};
   return refuse_taken(
@@ -29,8 +29,8 @@ RankDecision decide_held(const JoinRequest& request, const JobEntry& entry, Dura
            seconds(silent_ns), std::string(request.address).c_str(), seconds(kTakeoverSilence)));
 }
 
-// It ended its part, or may have: perhaps the next job of the same program, and the other ranks are
-// about to leave as well.
+// The holder ended its part, or may have. The join may be for the program's next job, while the
+// other ranks are about to leave this one.
 RankDecision decide_left(const JoinRequest& request, const JobEntry& entry) {
   const DurationNs left_ns_ago = request.now - entry.member(request.rank).left_ns;
   CHECK(entry.running());

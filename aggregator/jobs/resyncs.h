@@ -1,8 +1,8 @@
-// Whose turn it is to get another rank's state: one transfer of a job under way, the others wait in
-// line.
+// The line of ranks that want another rank's state: one transfer of a job is under way, further
+// ranks wait.
 //
-// The bookkeeping alone. Who may be a source, what shards and members are told, and when a transfer
-// has lasted too long stands in resync.cc. Pure; control thread only.
+// Resyncs only keeps the books. StateTransfers chooses sources, tells shards and members, and ends
+// a transfer that lasts too long. Pure; control thread only.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,15 @@
 
 namespace sluice::agg {
 
-inline constexpr DurationNs kShardAnswer = kSecond;  // then its event was lost: ask it again
+// A shard's event that has not come by then was lost: the shard is asked again.
+inline constexpr DurationNs kShardAnswer = kSecond;
 
 class Resyncs {
  public:
   enum class State : std::uint8_t {
     kIdle,
     kOpening,  // shard 0 was asked for the first step, and has not answered the newest question
-    kOpen,     // statuses name the transfer
+    kOpen,     // shard 0 has answered, and statuses name the transfer
   };
   enum class Asked : std::uint8_t { kKnown, kInLine, kRestarted };
 
@@ -35,25 +36,26 @@ class Resyncs {
   Rank target() const noexcept;
   Rank source() const noexcept;
   std::uint32_t number() const noexcept;
-  DurationNs held_ns(TimeNs now) const noexcept;  // the window has waited so long for it
+  DurationNs held_ns(TimeNs now) const noexcept;  // how long the window has waited for it
   // Its first step of stream kState; precondition: kOpen.
   Step first_step() const noexcept;
 
-  // `target` wants state, as its request `number`. The same number again is the same request; a new
-  // one of the rank whose transfer is under way begins that again.
+  // `target` wants state, as its request `number`. The same number is the same request. A new
+  // number of the rank whose transfer is under way begins that transfer again.
   Asked ask(Rank target, std::uint32_t number);
   // The first in line gets its state; then open(). Precondition: has_line(), not active().
   void start(TimeNs now);
-  // Shard 0 is asked to open the transfer, from `source`: the first time, when the source or the
+  // Shard 0 is asked to open the transfer from `source`: the first time, when the source or the
   // number changes, or when the answer does not come.
   void open(Rank source, TimeNs now) noexcept;
   bool is_overdue(TimeNs now) const noexcept;
-  // Shard 0 has opened it with `first_step`. False: that answers an older question.
+  // Shard 0 has opened a transfer with `first_step`. False: it answers an older question.
   bool opened(Step first_step) noexcept;
-  // Shard 0 is to be asked whether the target waits for what nobody has; at most once a second.
+  // Whether shard 0 is to be asked if the target waits for state that no member has; at most once a
+  // second.
   bool ask_for_loss(TimeNs now) noexcept;
   void end() noexcept;
-  // The rank gets nothing any more. True: the transfer under way was its own; end() it.
+  // The rank gets no state any more. True: it is the target of the transfer under way; end() that.
   bool forget(Rank target);
 
  private:

@@ -1,5 +1,5 @@
-// Whether another job fits: into the appliance, and into what one address and one prefix of names
-// may take of it. And which job gives way to one that finds no room.
+// Whether another job fits into the appliance and into the shares of its address and its prefix,
+// and which job gives way to a job that finds no room.
 #include <algorithm>
 
 #include "aggregator/jobs/job_control.h"
@@ -8,7 +8,7 @@
 namespace sluice::agg {
 namespace {
 
-// Of what a job needs, that which it would not need without `reproducible`.
+// The memory that the job needs for `reproducible` alone, as a part of a sentence.
 std::string part_of_order(const JobSpec& spec) {
   if (!spec.reproducible) return {};
   return text(" (%zu of them to sum %u ranks in their order: reproducible)",
@@ -17,7 +17,7 @@ std::string part_of_order(const JobSpec& spec) {
 
 }  // namespace
 
-// Whether another job fits, once the shards have released what is being removed.
+// Whether another job fits, once the shards have released the jobs that are being removed.
 Refusal check_room(const JobSpec& spec, const JobsOptions& options, const Usage& usage) {
   CHECK(usage.returning_jobs <= usage.jobs && usage.returning_bytes <= usage.bytes);
   using wire::RefuseCode;
@@ -47,7 +47,7 @@ Refusal check_room(const JobSpec& spec, const JobsOptions& options, const Usage&
   return {};
 }
 
-// Whether those who ask, by their host or by the names that they use, have their share already.
+// Whether the founder's host, or the jobs of the name's prefix, have their share already.
 Refusal check_shares(const JoinRequest& request, const JobSpec& spec, const JobsOptions& options,
                      const Usage& usage) {
   const std::size_t needed_bytes = Job::memory_bytes(spec);
@@ -74,8 +74,8 @@ Refusal check_shares(const JoinRequest& request, const JobSpec& spec, const Jobs
   return refusal;
 }
 
-// Notes who asks for room that another job would have to make. True: all ranks of that job do,
-// within a moment. One job at a time, and no longer than others have to wait for it anyway.
+// Notes a rank that asks for room which another job would have to make. True: all ranks of its job
+// have asked within a moment. One job at a time may claim room, for kYieldAfter at most.
 bool Jobs::all_ask(const JoinRequest& asked) {
   const wire::Join& join = asked.join;
   const bool same = claim_.run_id == join.run_id && claim_.ordinal == join.ordinal &&

@@ -1,4 +1,5 @@
-// What a join asks of a store: whether there is such a one, and whether all ranks mean the same.
+// The store that a join asks for: whether there is such a store, and whether all ranks mean the
+// same.
 #include "aggregator/jobs/admission.h"
 #include "aggregator/jobs/text.h"
 
@@ -24,8 +25,8 @@ const char* name_of(StoreKeep keep) noexcept {
   return "?";
 }
 
-// Whether two ranks mean the same by it. Who takes what is there has no wish of its own, and
-// whoever goes on with a store that is kept need not say how that one came to be kept.
+// Whether the rank agrees with the job about keeping the store. A rank that takes a kept store has
+// no wish of its own, and a run that goes on with one need not say why it was kept.
 bool agree(StoreKeep asked, const JobEntry& entry) noexcept {
   if (asked == StoreKeep::kTake || asked == entry.keep) return true;
   return entry.is_kept() && asked == StoreKeep::kKeep;

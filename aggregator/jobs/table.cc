@@ -1,4 +1,5 @@
-// The table of jobs: which job a name or an id means, a new one's place in it, and what all take.
+// The table of jobs: which job a name or an id means, the place of a new job, and the memory in
+// use.
 #include <algorithm>
 
 #include "aggregator/jobs/job_control.h"
@@ -57,7 +58,7 @@ JobControl* Jobs::find(std::string_view name, std::uint16_t ordinal) const noexc
   return nullptr;
 }
 
-// Whether this is a late copy of a join whose job is over: it must not found a new one.
+// Whether the join is a late copy whose job is over: it must not found a new job.
 bool Jobs::is_echo(const JoinRequest& request) const noexcept {
   const wire::Join& join = request.join;
   return std::any_of(controls_.begin(), controls_.end(), [&](const auto& control) {

@@ -1,4 +1,4 @@
-// The words of refusals and notices: values made safe to print.
+// Values made safe to print, for the texts of refusals and notices.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ inline std::string printable(std::string_view bytes) {
 inline double seconds(DurationNs duration) noexcept {
   return static_cast<double>(duration) / static_cast<double>(kSecond);
 }
-// Rounded up, so that "needs" is never below what is needed.
+// Rounded up, so that a text never names less than a job needs.
 inline std::size_t mebibytes(std::size_t bytes) noexcept {
   return (bytes + (std::size_t{1} << 20) - 1) >> 20;
 }
