@@ -78,10 +78,8 @@ void Session::rejoin(std::uint64_t run_id, TimeNs now) noexcept {
   link_.disconnect();
   begin_anew(tensors_, options_, layout_);
   begin_anew(residuals_, layout_, options_.prune, options_.executor);
-  begin_anew(gradients_, options_, layout_, tensors_, residuals_, link_);
   begin_anew(collectives_, options_, layout_.chunk_bytes(), link_);
-  begin_anew(transfers_, options_, layout_.chunk_bytes(), link_);
-  if (store_) store_.emplace(options_, layout_, link_);
+  options_.store ? make_store() : make_sums();
   begin_anew(join_, options_, layout_, now);
   begin_anew(membership_, options_);
   facts_ = {};
