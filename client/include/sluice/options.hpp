@@ -1,5 +1,5 @@
-// The options of a join in C++: the choices and defaults of sluice_options and sluice_tensor, whose
-// contracts are in sluice.h. sluice.hpp includes this header.
+// What a join asks for, in C++: the choices and defaults of sluice_options and sluice_tensor, whose
+// contracts are in sluice.h. sluice.hpp includes it.
 #pragma once
 
 #include <sluice/sluice.h>
@@ -90,7 +90,7 @@ enum class Requests : std::int32_t {
   kFilo = SLUICE_REQUESTS_FILO,
 };
 
-// The options of a join, with every default set; sluice_options describes each field.
+// What a join asks for, with every default in place; sluice_options says what each field means.
 struct Options {
   std::string address;
   std::string job_name;
@@ -99,7 +99,7 @@ struct Options {
   std::uint64_t run_id = 0;
   std::uint32_t ordinal = 0;
   std::uint32_t rank = 0;        // or SLUICE_RANK_BY_DIGITS
-  std::uint32_t world_size = 0;  // over bcube://n,k 0 means n^k
+  std::uint32_t world_size = 0;  // over bcube://n,k 0 says n^k
   std::uint32_t mtu = 1500;
   std::uint32_t chunk_bytes = 0;
   Averaging averaging = Averaging::kDefault;
@@ -117,9 +117,9 @@ struct Options {
   std::uint32_t round_steps = 5;
   std::uint32_t planned_steps = 0;
   std::uint32_t max_staleness = 0;
-  std::optional<std::string> trace_dir;  // absent: the folder in SLUICE_TRACE; empty: no trace
+  std::optional<std::string> trace_dir;  // absent: what SLUICE_TRACE says; empty: no trace
   Schedule schedule = Schedule::kStrict;
-  std::optional<bool> reproducible;  // absent: the value of SLUICE_REPRODUCIBLE
+  std::optional<bool> reproducible;  // absent: what SLUICE_REPRODUCIBLE says
   Wire wire = Wire::kFloat32;
   Prune prune = Prune::kOff;
   double prune_fraction = 0.01;

@@ -1,7 +1,6 @@
-// Sluice for C++: a thin layer over sluice.h, which has the contracts. Header only, C++17. A call
-// throws sluice::Error where the C function fails, and may be made on any thread. wait() is
-// sluice_wait_tensor(), and functions of C that begin with `get_` lose it; all other names are
-// those of C.
+// Sluice for C++: a thin layer over sluice.h, where the contracts are. Header only; a call throws
+// sluice::Error where the C function fails, and may be made from any thread. wait() is
+// sluice_wait_tensor(), questions are without their `get_`; everything else has C's name. C++17.
 #pragma once
 
 #include <sluice/sluice.h>
@@ -18,7 +17,7 @@
 
 namespace sluice {
 
-// The failure of a call: status() has its kind, what() its cause and the remedy.
+// A call that failed: status() says how, what() has the cause and the remedy.
 class Error : public std::runtime_error {
  public:
   Error(sluice_status status, const std::string& text)
@@ -74,8 +73,7 @@ class Job {
     check(job_, sluice_submit(job_, submission.tensor, submission.input, submission.output,
                               submission.weight, submission.priority));
   }
-  // Submits memory of options.device, which is used once the work that `stream` has been given so
-  // far has ended.
+  // In the memory of options.device, once `stream` has done what it was given so far.
   void submit_device(const Submission& submission, void* stream, bool catch_up = false) {
     sluice_submission raw{};
     raw.struct_size = sizeof raw;
@@ -102,7 +100,7 @@ class Job {
   void catch_up(std::uint32_t tensor, void* output) {
     check(job_, sluice_catch_up(job_, tensor, output));
   }
-  // With 0, of the newest step that has a report.
+  // Of the last finished step with 0.
   sluice_report report(std::uint32_t step = 0) const {
     sluice_report report{};
     report.struct_size = sizeof report;
@@ -132,7 +130,7 @@ class Job {
     check(job_, sluice_wait_step(job_, count(timeout), &step));
     return step;
   }
-  // Takes effect with the tensor's next submission; all ranks make the same calls.
+  // From the tensor's next submission on; alike on every rank.
   void set_averaging(std::uint32_t tensor, Averaging averaging) {
     check(job_, sluice_set_averaging(job_, tensor, static_cast<std::int32_t>(averaging)));
   }
@@ -218,8 +216,7 @@ class Job {
   }
   sluice_job* get() const noexcept { return job_; }
 
-  // The options for the C function. Their texts and `user` are those of `options`, which must
-  // outlive them.
+  // What a join gets. Its texts and `user` are those of `options`, which must outlive it.
   static sluice_options raw_options(Options& options) {
     sluice_options raw{};
     raw.struct_size = sizeof raw;
@@ -314,7 +311,7 @@ class Job {
                                          : static_cast<std::int32_t>(timeout.count());
   }
 
-  std::unique_ptr<Options> callbacks_;  // called by the job; its address must not change
+  std::unique_ptr<Options> callbacks_;  // that the job calls; stays where it is
   sluice_job* job_ = nullptr;
 };
 
