@@ -23,7 +23,7 @@ constexpr std::size_t kFirstTensorBytes = offsetof(sluice_tensor, flags);
 static_assert(static_cast<int>(AveragingChoice::kDefault) == SLUICE_AVERAGE_DEFAULT &&
               static_cast<int>(AveragingChoice::kWeight) == SLUICE_AVERAGE_WEIGHT &&
               static_cast<int>(AveragingChoice::kWorld) == SLUICE_AVERAGE_WORLD &&
-              static_cast<int>(AveragingChoice::kSum) == SLUICE_SUM);
+              static_cast<int>(AveragingChoice::kSum) == SLUICE_AVERAGE_SUM);
 static_assert(static_cast<int>(Dtype::kFloat32) == SLUICE_WIRE_FLOAT32 &&
               static_cast<int>(Dtype::kFloat16) == SLUICE_WIRE_FLOAT16 &&
               static_cast<int>(Dtype::kBfloat16) == SLUICE_WIRE_BFLOAT16 &&
@@ -254,7 +254,7 @@ Status check_struct(std::size_t actual, std::size_t least, const char* what) {
 }
 
 Status check_averaging(const char* what, std::int32_t averaging) {
-  if (averaging >= SLUICE_AVERAGE_DEFAULT && averaging <= SLUICE_SUM) return {};
+  if (averaging >= SLUICE_AVERAGE_DEFAULT && averaging <= SLUICE_AVERAGE_SUM) return {};
   return {StatusCode::kInvalidArgument,
           std::string(what) + " is " + std::to_string(averaging) +
               "; use one of sluice_averaging, SLUICE_AVERAGE_DEFAULT for the default"};

@@ -23,10 +23,10 @@ static_assert(static_cast<int>(UpdateRule::kDelta) == SLUICE_UPDATE_DELTA &&
               static_cast<int>(UpdateRule::kSgd) == SLUICE_UPDATE_SGD &&
               static_cast<int>(UpdateRule::kAdam) == SLUICE_UPDATE_ADAM &&
               kNoBound == SLUICE_NO_BOUND);
-static_assert(static_cast<int>(StoreKeep::kKeep) == SLUICE_KEEP &&
-              static_cast<int>(StoreKeep::kEnd) == SLUICE_KEEP_END &&
-              static_cast<int>(StoreKeep::kAnew) == SLUICE_KEEP_ANEW &&
-              static_cast<int>(StoreKeep::kTake) == SLUICE_KEEP_TAKE);
+static_assert(static_cast<int>(StoreKeep::kKeep) == SLUICE_STORE_KEEP &&
+              static_cast<int>(StoreKeep::kEnd) == SLUICE_STORE_END &&
+              static_cast<int>(StoreKeep::kAnew) == SLUICE_STORE_ANEW &&
+              static_cast<int>(StoreKeep::kTake) == SLUICE_STORE_TAKE);
 static_assert(static_cast<int>(RequestPolicy::kStalest) == SLUICE_REQUESTS_STALEST &&
               static_cast<int>(RequestPolicy::kFifo) == SLUICE_REQUESTS_FIFO &&
               static_cast<int>(RequestPolicy::kFilo) == SLUICE_REQUESTS_FILO);
@@ -62,15 +62,15 @@ Status read_store(const sluice_options& options, SessionOptions& session) {
   if (options.update < SLUICE_UPDATE_DELTA || options.update > SLUICE_UPDATE_ADAM)
     return bad("options.update is " + std::to_string(options.update) +
                "; use one of sluice_update, SLUICE_UPDATE_DELTA for the default");
-  if (options.keep < SLUICE_KEEP || options.keep > SLUICE_KEEP_TAKE)
+  if (options.keep < SLUICE_STORE_KEEP || options.keep > SLUICE_STORE_TAKE)
     return bad("options.keep is " + std::to_string(options.keep) +
-               "; use one of sluice_keep, SLUICE_KEEP for the default");
+               "; use one of sluice_keep, SLUICE_STORE_KEEP for the default");
   if (options.requests < SLUICE_REQUESTS_STALEST || options.requests > SLUICE_REQUESTS_FILO)
     return bad("options.requests is " + std::to_string(options.requests) +
                "; use one of sluice_requests, SLUICE_REQUESTS_STALEST for the default");
   const StoreOptions store = store_of(options);
   if (options.kind == SLUICE_JOB_SUMS) {
-    if (store == StoreOptions{} && options.keep == SLUICE_KEEP &&
+    if (store == StoreOptions{} && options.keep == SLUICE_STORE_KEEP &&
         options.requests == SLUICE_REQUESTS_STALEST)
       return {};
     return bad(

@@ -27,7 +27,7 @@ std::string Job::kept_note() const {
          "the appliance has kept the store's parameters since its last workers went, up "
          "to iteration " +
          std::to_string(store->clocks(0).pushed) +
-         ": initial values are ignored. For a fresh start take SLUICE_KEEP_ANEW or another "
+         ": initial values are ignored. For a fresh start take SLUICE_STORE_ANEW or another "
          "job name";
 }
 

@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   options.secret = getenv("SLUICE_SECRET");
   options.rank = (uint32_t)strtoul(argv[2], NULL, 10);
   options.world_size = (uint32_t)strtoul(argv[3], NULL, 10);
-  options.averaging = SLUICE_SUM;
+  options.averaging = SLUICE_AVERAGE_SUM;
 
   const sluice_tensor tensor = {.struct_size = sizeof tensor,
                                 .name = "values",

@@ -200,7 +200,7 @@ int main(int argc, char** argv) {
   join.chunk_bytes = options.chunk_bytes;
   join.join_timeout_ms = options.join_timeout_ms;
   join.stall_report_ms = options.stall_report_ms;
-  join.averaging = SLUICE_SUM;
+  join.averaging = SLUICE_AVERAGE_SUM;
   join.wire = options.wire;
   if (options.reproducible) join.reproducible = 1;
   if (options.k != 0) {

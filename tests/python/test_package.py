@@ -1,23 +1,25 @@
 """The package itself: imports, the library's place, the C interface field by field."""
 
 import ctypes
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
 
-from sluice import _abi, errors
+from sluice import _abi, _header, errors
 
 _HEADER = ROOT / "client" / "include" / "sluice" / "sluice.h"
-_C_NAMES = {_abi.Options: "sluice_options", _abi.Tensor: "sluice_tensor",
-            _abi.Result: "sluice_result", _abi.Position: "sluice_position",
-            _abi.Stall: "sluice_stall", _abi.Turn: "sluice_turn",
-            _abi.PolicyInfo: "sluice_policy_info", _abi.Report: "sluice_report",
-            _abi.State: "sluice_state", _abi.Clocks: "sluice_clocks",
-            _abi.Submission: "sluice_submission", _abi.LeftBehind: "sluice_left_behind"}
+_GENERATOR = ROOT / "client" / "python" / "generate_abi.py"
+_STRUCTS = {f"sluice{re.sub('([A-Z])', lambda word: '_' + word[1].lower(), name)}": struct
+            for name, struct in vars(_header).items()
+            if isinstance(struct, type) and issubclass(struct, ctypes.Structure)
+            and struct is not ctypes.Structure}
 
 
 def python(code, **environment):
@@ -68,18 +70,14 @@ def c_facts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("abi")
     lines = ["#include <stdio.h>", "#include <stddef.h>", "#include <sluice/sluice.h>",
              "int main(void) {"]
-    for struct, name in _C_NAMES.items():
+    for name, struct in _STRUCTS.items():
         lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
         lines += [f'printf("{name}.{field[0]} %zu\\n", offsetof({name}, {field[0]}));'
                   for field in struct._fields_]
-    constants = {"float32": "SLUICE_FLOAT32", "float16": "SLUICE_FLOAT16",
-                 "bfloat16": "SLUICE_BFLOAT16", "weight": "SLUICE_AVERAGE_WEIGHT",
-                 "world": "SLUICE_AVERAGE_WORLD", "sum": "SLUICE_SUM", "timed_out":
-                 "SLUICE_TIMED_OUT", "interrupted": "SLUICE_INTERRUPTED", "last":
-                 "SLUICE_BEHIND", "forever": "SLUICE_FOREVER", "rank_words": "SLUICE_RANK_WORDS",
-                 "default": "SLUICE_AVERAGE_DEFAULT", "delta": "SLUICE_UPDATE_DELTA",
-                 "sgd": "SLUICE_UPDATE_SGD", "adam": "SLUICE_UPDATE_ADAM",
-                 **{name: f"SLUICE_REQUESTS_{name.upper()}" for name in _abi.REQUESTS}}
+    constants = {"float16": "SLUICE_FLOAT16", "average_sum": "SLUICE_AVERAGE_SUM",
+                 "prune_dynamic_raw": "SLUICE_PRUNE_DYNAMIC_RAW", "last": "SLUICE_BEHIND",
+                 "forever": "SLUICE_FOREVER", "rank_words": "SLUICE_RANK_WORDS",
+                 "layer": "SLUICE_TENSOR_LAYER", "default": "SLUICE_POLICY_DEFAULT"}
     lines += [f'printf("{key} %d\\n", (int){name});' for key, name in constants.items()]
     lines += ["return 0; }"]
     (folder / "facts.c").write_text("\n".join(lines))
@@ -90,20 +88,41 @@ def c_facts(tmp_path_factory):
 
 
 def test_every_struct_has_the_size_and_the_offsets_of_the_header(c_facts):
-    for struct, name in _C_NAMES.items():
+    assert len(_STRUCTS) >= 14
+    for name, struct in _STRUCTS.items():
         assert ctypes.sizeof(struct) == c_facts[name], name
         for field in struct._fields_:
             assert getattr(struct, field[0]).offset == c_facts[f"{name}.{field[0]}"], field[0]
 
 
-def test_every_constant_is_that_of_the_header(c_facts):
-    for table in (_abi.DTYPES, _abi.AVERAGING, _abi.UPDATES, _abi.REQUESTS):
-        for key, value in table.items():
-            assert value == c_facts[key], key
-    assert _abi.TIMED_OUT == c_facts["timed_out"]
-    assert _abi.INTERRUPTED == c_facts["interrupted"]
+def test_constants_of_each_kind_are_those_of_the_header(c_facts):
+    assert _abi.DTYPE["float16"] == c_facts["float16"]
+    assert _abi.AVERAGING["sum"] == c_facts["average_sum"]
+    assert _abi.PRUNE_RULE["dynamic_raw"] == c_facts["prune_dynamic_raw"]
+    assert _abi.POLICY_KIND["default"] == c_facts["default"]
+    assert _abi.TENSOR_LAYER == c_facts["layer"]
     assert _abi.FOREVER == c_facts["forever"]
     assert _abi.RANK_WORDS == c_facts["rank_words"]
+
+
+def generator():
+    spec = importlib.util.spec_from_file_location("generate_abi", _GENERATOR)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_committed_structs_are_those_that_the_header_makes():
+    made = generator().generate(_HEADER.read_text())
+    assert Path(_header.__file__).read_text() == made, f"run python3 {_GENERATOR}"
+
+
+@pytest.mark.parametrize("line", [
+    "typedef union sluice_x { int32_t a; } sluice_x;", "SLUICE_API long sluice_x(void);",
+    "typedef struct sluice_x { int32_t a, b; } sluice_x;", "int sluice_x;", "#pragma once"])
+def test_c_that_the_generator_does_not_know_is_an_error(line):
+    with pytest.raises(SystemExit, match="not understood"):
+        generator().generate(line + "\n")
 
 
 def test_every_status_has_an_exception_of_its_own(c_facts):

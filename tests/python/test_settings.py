@@ -164,7 +164,7 @@ def read_policy(policy, given, env, world_size=6):
     options = _abi.sized(_abi.Options)
     library.sluice_options_init(options)
     options.world_size = world_size
-    fields = [name for name, _ in _abi.POLICY_FIELDS]
+    fields = [name for name, _ in _abi.PolicyInfo._fields_[1:10]]
     before = {name: getattr(options, name) for name in fields}
     _policy.apply(library, options, {"policy": policy, **given}, env)
     return {name: getattr(options, name) for name in fields
@@ -237,4 +237,4 @@ def test_numbers_of_pruning_come_from_arguments_and_environment():
     with pytest.raises(errors.InvalidArgument, match="prune_warmup=1.5: must be a whole number"):
         _policy.number("prune_warmup", 1.5, int, 0, env)
     with pytest.raises(errors.InvalidArgument, match="SLUICE_PRUNE='stat'.*did you mean 'static'"):
-        _policy.choice("prune", None, _abi.PRUNES, {"SLUICE_PRUNE": "stat"})
+        _policy.choice("prune", None, _abi.PRUNE_RULE, {"SLUICE_PRUNE": "stat"})

@@ -32,7 +32,7 @@ enum class Averaging : std::int32_t {
   kDefault = SLUICE_AVERAGE_DEFAULT,
   kWeight = SLUICE_AVERAGE_WEIGHT,
   kWorld = SLUICE_AVERAGE_WORLD,
-  kSum = SLUICE_SUM,
+  kSum = SLUICE_AVERAGE_SUM,
 };
 enum class Wire : std::int32_t {
   kFloat32 = SLUICE_WIRE_FLOAT32,
@@ -78,10 +78,10 @@ enum class Update : std::int32_t {
 };
 
 enum class Keep : std::int32_t {
-  kKeep = SLUICE_KEEP,
-  kEnd = SLUICE_KEEP_END,
-  kAnew = SLUICE_KEEP_ANEW,
-  kTake = SLUICE_KEEP_TAKE,
+  kKeep = SLUICE_STORE_KEEP,
+  kEnd = SLUICE_STORE_END,
+  kAnew = SLUICE_STORE_ANEW,
+  kTake = SLUICE_STORE_TAKE,
 };
 
 enum class Requests : std::int32_t {

@@ -128,7 +128,7 @@ typedef enum sluice_averaging {
    * k counts k/n, so a training takes the learning rate that it has with all ranks. With weight 1
    * everywhere this is the sum / n; with all ranks in, the bits of SLUICE_AVERAGE_WEIGHT. */
   SLUICE_AVERAGE_WORLD = 2,
-  SLUICE_SUM = 3 /* sum of the inputs */
+  SLUICE_AVERAGE_SUM = 3 /* sum of the inputs */
 } sluice_averaging;
 
 /* How the appliance chooses k, the number of contributions that complete a step. */
@@ -175,12 +175,12 @@ typedef enum sluice_update {
 /* What a worker wants of a store that has outlived its workers, for which the appliance keeps the
  * values for limits.store_keep_s, and of its own store. The same on every rank. A store that is
  * kept under the job's name and is not the one asked for is never discarded but by
- * SLUICE_KEEP_ANEW: the join is refused, with both values. */
+ * SLUICE_STORE_ANEW: the join is refused, with both values. */
 typedef enum sluice_keep {
-  SLUICE_KEEP = 0,      /* goes on with the one that is kept; outlives its workers */
-  SLUICE_KEEP_END = 1,  /* begins anew, refused where one is kept; ends with its last worker */
-  SLUICE_KEEP_ANEW = 2, /* begins anew, in the place of one that is kept; outlives its workers */
-  SLUICE_KEEP_TAKE = 3  /* goes on with the one that is kept; refused where there is none */
+  SLUICE_STORE_KEEP = 0, /* goes on with the one that is kept; outlives its workers */
+  SLUICE_STORE_END = 1,  /* begins anew, refused where one is kept; ends with its last worker */
+  SLUICE_STORE_ANEW = 2, /* begins anew, in the place of one that is kept; outlives its workers */
+  SLUICE_STORE_TAKE = 3  /* goes on with the one that is kept; refused where there is none */
 } sluice_keep;
 
 /* Which of the waiting requests to a store leaves next, of pushes and of pulls. The ranks of a job
@@ -330,7 +330,7 @@ typedef struct sluice_options {
    * reason. */
   int32_t memory;
   int32_t device;   /* with another memory than the host's: the device, counted from 0 */
-  int32_t keep;     /* sluice_keep, of a store; default SLUICE_KEEP */
+  int32_t keep;     /* sluice_keep, of a store; default SLUICE_STORE_KEEP */
   int32_t requests; /* sluice_requests, of a store; default SLUICE_REQUESTS_STALEST */
   /* SLUICE_SCHEDULE_CREDIT, which alone may have others than the defaults: most bytes of a piece
    * that is sent as a whole, above 0, and the next piece begins while less than credit_bytes of

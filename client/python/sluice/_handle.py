@@ -18,9 +18,9 @@ _log = logging.getLogger("sluice")
 _SLICE_MS = 100  # Ctrl-C and close() are noticed after this long
 
 
-def read_counters(library, get):
+def read_counters(get):
     """A job's counters as a dict; `get` calls sluice_get_counters() with what it is given."""
-    counters = _abi.sized(_abi.counters_struct(library))
+    counters = _abi.sized(_abi.Counters)
     get(ctypes.byref(counters))
     return {name: getattr(counters, name) for name, _ in counters._fields_[1:]}
 
@@ -30,7 +30,7 @@ def _close(library, pointer, stats_file, _alive):
         try:
             with open(stats_file, "w") as file:
                 json.dump(read_counters(
-                    library, lambda counters: library.sluice_get_counters(pointer, counters)), file)
+                    lambda counters: library.sluice_get_counters(pointer, counters)), file)
         except OSError as error:
             print(f"sluice: SLUICE_STATS={stats_file}: {error.strerror}", file=sys.stderr)
     # The process may be ending because of an exception: then the other ranks shall hear of it now.
@@ -173,17 +173,15 @@ class Handle:
 
     def counters(self):
         """The job's counters as a dict."""
-        return read_counters(self._library,
-                             lambda counters: self.call("sluice_get_counters", counters))
+        return read_counters(lambda counters: self.call("sluice_get_counters", counters))
 
     def part_counters(self):
         """Of each part of the job's traffic: a dict with thread, level, and the counters."""
         found, part = [], _abi.sized(_abi.Part)
         try:
             while True:
-                counters = read_counters(
-                    self._library, lambda counters: self.call(
-                        "sluice_get_part_counters", len(found), ctypes.byref(part), counters))
+                counters = read_counters(lambda counters: self.call(
+                    "sluice_get_part_counters", len(found), ctypes.byref(part), counters))
                 found.append({"thread": part.thread, "level": part.level, **counters})
         except errors.NotFound:
             return found

@@ -42,7 +42,7 @@ class Member:
             struct.struct_size = ctypes.sizeof(_abi.Tensor)
             struct.name = spec.name.encode()
             struct.elem_count = spec.elem_count
-            struct.dtype = _abi.DTYPES[spec.dtype]
+            struct.dtype = _abi.DTYPE[spec.dtype]
             struct.flags = ((_abi.TENSOR_EXACT if spec.exact else 0)
                             | (_abi.TENSOR_DENSE if spec.dense else 0)
                             | (_abi.TENSOR_LAYER if spec.begins_layer else 0))

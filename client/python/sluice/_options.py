@@ -181,10 +181,10 @@ class Options:
                 chunk_bytes=_settings.whole(f"chunk_bytes={self.chunk_bytes!r}", self.chunk_bytes),
                 allow_nil=int(self.allow_nil),
                 averaging=_policy.choice("averaging", self.averaging, _abi.AVERAGING),
-                schedule=_policy.choice("schedule", self.schedule, _abi.SCHEDULES),
-                wire=_policy.choice("wire", self.wire, _abi.WIRES),
-                prune=_policy.choice("prune", self.prune, _abi.PRUNES),
-                memory=_policy.choice("memory", self.memory, _abi.MEMORIES), device=self.device,
+                schedule=_policy.choice("schedule", self.schedule, _abi.SCHEDULE_KIND),
+                wire=_policy.choice("wire", self.wire, _abi.WIRE),
+                prune=_policy.choice("prune", self.prune, _abi.PRUNE_RULE),
+                memory=_policy.choice("memory", self.memory, _abi.MEMORY), device=self.device,
                 reproducible=-1 if self.reproducible is None else int(self.reproducible),
                 trace_dir=None if self.trace is None else os.fsencode(self.trace)).items():
             setattr(options, field, value)

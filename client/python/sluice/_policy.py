@@ -130,4 +130,4 @@ def from_info(library, info):
     return Policy(**values, window_steps=info.window_steps,
                   resync_hold_s=info.resync_hold_ms / 1000,
                   tolerates_stragglers=bool(info.tolerates_stragglers),
-                  averaging=list(_abi.AVERAGING)[info.averaging])
+                  averaging=_abi.word(_abi.AVERAGING, info.averaging))

@@ -24,7 +24,7 @@ class Stragglers:
         was not submitted in full, and the errors of wait_step() and resync() but for Behind."""
         turn = _abi.sized(_abi.Turn)
         self._wait(lambda ms: ("sluice_next_turn", ms, ctypes.byref(turn)), timeout)
-        kind = _abi.TURNS[turn.kind]
+        kind = _abi.word(_abi.TURN_KIND, turn.kind)
         if kind in ("apply", "load"):  # nothing is in flight
             self._held.clear()
         return Turn(kind, turn.step, copied(turn) if kind == "load" else None)

@@ -92,9 +92,9 @@ def ranks_of(words):
 def dtype_name(dtype, tensor):
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     name = name.replace("torch.", "")
-    if name not in _abi.DTYPES:
+    if name not in _abi.DTYPE:
         raise errors.InvalidArgument(
-            f"tensor '{tensor}' has dtype {name}; Sluice sums {', '.join(_abi.DTYPES)}")
+            f"tensor '{tensor}' has dtype {name}; Sluice sums {', '.join(_abi.DTYPE)}")
     return name
 
 

@@ -44,10 +44,10 @@ class Job(Member, Stragglers):
     def __init__(self, tensors, address=None, **options):
         super().__init__(self._registered(tensors), address, Options.of(options))
         self._indices = {tensor.name: index for index, tensor in enumerate(self.tensors)}
-        self.device = None if self._asked.memory == _abi.MEMORIES["host"] else self._asked.device
+        self.device = None if self._asked.memory == _abi.MEMORY["host"] else self._asked.device
         # Those with a residual, by name; and the floats of it for each element.
         asked = self._asked
-        is_narrow = asked.wire != _abi.WIRES["float32"]
+        is_narrow = asked.wire != _abi.WIRE["float32"]
         self.rounded = tuple(spec.name for spec in self.tensors if spec.dtype == "float32"
                              and not spec.exact and (is_narrow or asked.prune_momentum > 0
                                                      or self._prunes(asked, spec)))
@@ -60,7 +60,7 @@ class Job(Member, Stragglers):
 
     @staticmethod
     def _prunes(struct, spec):
-        return (struct.prune != _abi.PRUNES["off"] and spec.dtype == "float32" and not spec.exact
+        return (struct.prune != _abi.PRUNE_RULE["off"] and spec.dtype == "float32" and not spec.exact
                 and not spec.dense and spec.elem_count >= struct.prune_min_elems)
 
     @staticmethod

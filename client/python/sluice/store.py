@@ -88,11 +88,11 @@ class Store(Member):
             "eps": eps, "adam_lerp": bool(adam_lerp), "ordinal": asked.ordinal,
             "reproducible": asked.reproducible, "mtu": asked.mtu, "chunk_bytes": asked.chunk_bytes}
         super().__init__(
-            tuple(tensors), address, asked, kind=_abi.JOB_STORE,
+            tuple(tensors), address, asked, kind=_abi.JOB_KIND["store"],
             staleness_bound=_abi.NO_BOUND if bound is None else bound,
-            update=_policy.choice("update", update, _abi.UPDATES), momentum=momentum,
+            update=_policy.choice("update", update, _abi.UPDATE), momentum=momentum,
             dampening=dampening, weight_decay=weight_decay, nesterov=int(nesterov),
-            keep=_policy.choice("keep", _KEPT.get(keep, keep), _abi.KEEPS),
+            keep=_policy.choice("keep", _KEPT.get(keep, keep), _abi.KEEP),
             requests=_policy.choice("requests", requests, _abi.REQUESTS),
             beta1=betas[0], beta2=betas[1], epsilon=eps, adam_lerp=int(adam_lerp))
         if self.kept:

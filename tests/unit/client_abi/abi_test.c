@@ -301,7 +301,7 @@ static void test_bad_calls(void) {
 static void* run_worker(void* argument) {
   const unsigned rank = *(const unsigned*)argument;
   sluice_options options = make_options("inproc://sum", rank, WORKERS);
-  options.averaging = SLUICE_SUM;
+  options.averaging = SLUICE_AVERAGE_SUM;
   const sluice_tensor tensors[2] = {make_tensor("first", ELEMS), make_tensor("second", 1)};
   sluice_job* job = NULL;
   EXPECT(sluice_join(&options, tensors, 2, &job) == SLUICE_OK);
