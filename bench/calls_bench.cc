@@ -82,7 +82,7 @@ void run_rank(std::uint32_t rank, const Shape& shape) {
   std::vector<sluice::Tensor> tensors;
   std::vector<std::vector<float>> values(shape.tensors, std::vector<float>(shape.bytes / 4, 1.0f));
   for (std::uint32_t i = 0; i < shape.tensors; ++i)
-    tensors.push_back({"t" + std::to_string(i), shape.bytes / 4, sluice::DataType::kFloat32});
+    tensors.push_back({"t" + std::to_string(i), shape.bytes / 4});
   sluice::Job joined(options, tensors);
   sluice_job* const job = joined.get();
   Times submits, waits, ends;

@@ -178,7 +178,7 @@ void run_session(const Shape& shape, std::uint32_t used, std::uint16_t port) {
   std::vector<Tensor> tensors;
   std::vector<std::vector<float>> values(shape.tensors, std::vector<float>(shape.bytes / 4, 1.0f));
   for (std::uint32_t i = 0; i < shape.tensors; ++i)
-    tensors.push_back({"t" + std::to_string(i), shape.bytes / 4, DataType::kFloat32});
+    tensors.push_back({"t" + std::to_string(i), shape.bytes / 4});
   Job joined(options, tensors);
   sluice_job* const job = joined.get();
   const auto check = [job](sluice_status status) {

@@ -27,8 +27,7 @@ std::unique_ptr<sluice::Job> join(const char* url, std::uint32_t rank, std::uint
   options.job_name = "latency";
   options.rank = rank;
   options.world_size = 2;
-  return std::make_unique<sluice::Job>(
-      options, std::vector<sluice::Tensor>{{"gradient", elems, sluice::DataType::kFloat32}});
+  return std::make_unique<sluice::Job>(options, std::vector<sluice::Tensor>{{"gradient", elems}});
 }
 
 void must(sluice_status status, sluice_job* job, const char* call) {

@@ -83,7 +83,7 @@ class Rank {
     options.job_name = store ? "store" : "sums";
     options.rank = rank_;
     options.world_size = shape_.ranks;
-    options.is_store = store;
+    options.store.enabled = store;
     return options;
   }
   std::vector<sluice::Tensor> tensors(bool store) const {

@@ -14,7 +14,6 @@ using sluice::Status;
 using sluice::StatusCode;
 using sluice::client::answer;
 using sluice::client::check_struct;
-using sluice::client::copy_out;
 using sluice::client::guarded;
 using sluice::client::Job;
 using sluice::client::JoinRequest;
@@ -120,14 +119,9 @@ const char* sluice_last_error(const sluice_job* job) {
 
 sluice_status sluice_options_init(sluice_options* options) {
   return guarded([&]() -> Status {
-    if (options == nullptr) return {StatusCode::kInvalidArgument, "options is NULL"};
-    if (Status status = check_struct(options->struct_size, sluice::client::kFirstOptionsBytes,
-                                     "sluice_options");
-        !status.ok()) {
-      return status;
-    }
-    copy_out(sluice::client::default_options(), options);
-    return {};
+    Status status = check_struct(options, "sluice_options");
+    if (status.ok()) *options = sluice::client::default_options();
+    return status;
   });
 }
 
@@ -144,9 +138,8 @@ sluice_status sluice_join(const sluice_options* options, const sluice_tensor* te
     if (job == nullptr)
       return {StatusCode::kInvalidArgument, "job is NULL: nowhere to put the handle"};
     *job = nullptr;
-    if (options == nullptr) return {StatusCode::kInvalidArgument, "options is NULL"};
     JoinRequest request;
-    Status status = sluice::client::read_options(*options, request);
+    Status status = sluice::client::read_options(options, request);
     if (status.ok()) status = sluice::client::read_tensors(tensors, count, request);
     if (!status.ok()) return status;
     auto handle = std::make_unique<sluice_job>();
@@ -170,8 +163,7 @@ sluice_status sluice_submit(sluice_job* job, uint32_t tensor, const void* input,
 
 sluice_status sluice_submit_device(sluice_job* job, const sluice_submission* submission) {
   return guarded(job, [&](Job& impl) -> Status {
-    if (submission == nullptr) return {StatusCode::kInvalidArgument, "submission is NULL"};
-    Status status = check_struct(submission->struct_size, sizeof *submission, "sluice_submission");
+    Status status = check_struct(submission, "sluice_submission");
     if (status.ok()) status = check_priority(submission->priority);
     if (!status.ok()) return status;
     const bool catches_up = submission->catch_up != 0;
@@ -187,9 +179,9 @@ sluice_status sluice_submit_device(sluice_job* job, const sluice_submission* sub
 
 sluice_status sluice_set_averaging(sluice_job* job, uint32_t tensor, int32_t averaging) {
   return guarded(job, [&](Job& impl) {
-    Status status = sluice::client::check_averaging("averaging", averaging);
-    if (!status.ok()) return status;
-    return impl.set_averaging(tensor, static_cast<sluice::AveragingChoice>(averaging));
+    sluice::AveragingChoice choice{};
+    Status status = sluice::client::read_averaging(averaging, choice);
+    return status.ok() ? impl.set_averaging(tensor, choice) : status;
   });
 }
 

@@ -69,15 +69,6 @@ sluice_status guarded(sluice_job* job, Body body) {
   });
 }
 
-// Copies as much of `value` as the caller's struct has room for, leaving its struct_size alone.
-template <class Struct>
-void copy_out(const Struct& value, Struct* out) {
-  const std::size_t bytes = std::min(out->struct_size, sizeof value);
-  const std::size_t skip = sizeof out->struct_size;
-  std::memcpy(reinterpret_cast<char*>(out) + skip, reinterpret_cast<const char*>(&value) + skip,
-              bytes - skip);
-}
-
 // As much of `full` as fits, ended by a zero byte.
 inline void copy_text(const std::string& full, char* text, std::size_t capacity) {
   const std::size_t bytes = std::min(full.size(), capacity - 1);
@@ -88,11 +79,10 @@ inline void copy_text(const std::string& full, char* text, std::size_t capacity)
 // Fills a struct of the caller: `fill` gets one of this version, and returns a Status.
 template <class Struct, class Fill>
 Status answer(Struct* out, const char* name, Fill fill) {
-  if (out == nullptr) return {StatusCode::kInvalidArgument, std::string(name) + " is NULL"};
-  Status status = check_struct(out->struct_size, sizeof *out, name);
+  Status status = check_struct(out, name);
   Struct known{.struct_size = sizeof known};
   if (status.ok()) status = fill(known);
-  if (status.ok()) copy_out(known, out);
+  if (status.ok()) *out = known;
   return status;
 }
 

@@ -22,22 +22,16 @@ static_assert(static_cast<int>(PolicyKind::kSync) == SLUICE_POLICY_SYNC &&
               static_cast<int>(LateMode::kDrop) == SLUICE_LATE_DROP &&
               static_cast<int>(LateMode::kRequeue) == SLUICE_LATE_REQUEUE);
 
-// Where the structs have each of kPolicyFields, in their order.
-struct Members {
-  std::int64_t (*asked)(const sluice_options&);
-  void (*ask)(sluice_options&, std::uint32_t);
-  std::uint32_t (*told)(const sluice_policy_info&);
-  void (*tell)(sluice_policy_info&, std::uint32_t);
+// Where sluice_policy_options has each of kPolicyFields, in their order.
+struct Member {
+  std::int64_t (*get)(const sluice_policy_options&);
+  void (*set)(sluice_policy_options&, std::uint32_t);
 };
-constexpr Members kMembers[] = {
-#define X(name, member, c_member, ...)                                                        \
-  {[](const sluice_options& options) { return static_cast<std::int64_t>(options.c_member); }, \
-   [](sluice_options& options, std::uint32_t value) {                                         \
-     options.c_member = static_cast<decltype(options.c_member)>(value);                       \
-   },                                                                                         \
-   [](const sluice_policy_info& info) { return static_cast<std::uint32_t>(info.c_member); },  \
-   [](sluice_policy_info& info, std::uint32_t value) {                                        \
-     info.c_member = static_cast<decltype(info.c_member)>(value);                             \
+constexpr Member kMembers[] = {
+#define X(name, member, ...)                                                                       \
+  {[](const sluice_policy_options& options) { return static_cast<std::int64_t>(options.member); }, \
+   [](sluice_policy_options& options, std::uint32_t value) {                                       \
+     options.member = static_cast<decltype(options.member)>(value);                                \
    }},
     SLUICE_POLICY_FIELDS(X)
 #undef X
@@ -99,32 +93,35 @@ Status policy_of_text(std::span<const char* const> values, std::uint32_t world_s
 
 }  // namespace
 
-void set_default_policy(sluice_options& options) {
+sluice_policy_options policy_of(const PolicyOptions& policy) {
+  sluice_policy_options options{};
   for (std::size_t i = 0; i < kPolicyFields.size(); ++i)
-    kMembers[i].ask(options, kPolicyFields[i].get(PolicyOptions{}));
-  options.policy = SLUICE_POLICY_DEFAULT;
+    kMembers[i].set(options, kPolicyFields[i].get(policy));
+  return options;
 }
 
-Status read_policy(const sluice_options& options, SessionOptions& session) {
-  session.has_policy = options.policy != SLUICE_POLICY_DEFAULT;
+sluice_policy_options default_policy() {
+  sluice_policy_options options = policy_of({});
+  options.kind = SLUICE_POLICY_DEFAULT;
+  return options;
+}
+
+Status read_policy(const sluice_policy_options& options, std::uint32_t world_size,
+                   SessionOptions& session) {
+  session.has_policy = options.kind != SLUICE_POLICY_DEFAULT;
   if (!session.has_policy) return {};
   session.policy = {};
   for (std::size_t i = 0; i < kPolicyFields.size(); ++i) {
     const PolicyField& field = kPolicyFields[i];
     if (i != 0 && !is_read(field, session.policy.kind, session.policy.late)) continue;
-    const std::int64_t asked = kMembers[i].asked(options);
+    const std::int64_t asked = kMembers[i].get(options);
     const auto value = static_cast<std::uint32_t>(asked);
-    if (value != asked || !is_valid(field, value, options.world_size))
-      return bad("options." + std::string(field.member) + " is " + std::to_string(asked) +
-                 "; must be " + policy_range(field, options.world_size, true));
+    if (value != asked || !is_valid(field, value, world_size))
+      return bad("options.policy." + std::string(field.member) + " is " + std::to_string(asked) +
+                 "; must be " + policy_range(field, world_size, true));
     field.set(session.policy, value);
   }
   return {};
-}
-
-void tell_policy(const PolicyOptions& policy, sluice_policy_info& info) {
-  for (std::size_t i = 0; i < kPolicyFields.size(); ++i)
-    kMembers[i].tell(info, kPolicyFields[i].get(policy));
 }
 
 }  // namespace sluice::client
@@ -147,16 +144,15 @@ const char* sluice_policy_option_name(size_t index) {
 sluice_status sluice_set_policy(sluice_options* options, const char* const* values, size_t count,
                                 size_t* wrong) {
   return guarded([&]() -> Status {
-    if (options == nullptr || values == nullptr) return bad("options or values is NULL");
-    Status status = check_struct(options->struct_size, sizeof *options, "sluice_options");
+    Status status = check_struct(options, "sluice_options");
+    if (status.ok() && values == nullptr) status = bad("values is NULL");
     if (!status.ok()) return status;
     PolicyOptions policy;
     std::size_t index = 0;
     status = sluice::client::policy_of_text({values, count}, options->world_size, policy, index);
     if (wrong != nullptr) *wrong = index;
     if (!status.ok() || count == 0 || values[0] == nullptr) return status;
-    for (std::size_t i = 0; i < kPolicyFields.size(); ++i)
-      kMembers[i].ask(*options, kPolicyFields[i].get(policy));
+    options->policy = sluice::client::policy_of(policy);
     return status;
   });
 }
@@ -164,12 +160,12 @@ sluice_status sluice_set_policy(sluice_options* options, const char* const* valu
 sluice_status sluice_get_policy_text(const sluice_policy_info* info, size_t index, char* text,
                                      size_t capacity) {
   return guarded([&]() -> Status {
-    if (info == nullptr || text == nullptr || capacity == 0 || index >= kPolicyFields.size())
-      return bad("info or text is NULL, or there is no such option");
-    Status status = check_struct(info->struct_size, sizeof *info, "sluice_policy_info");
-    if (status.ok())
-      copy_text(sluice::policy_text(kPolicyFields[index], kMembers[index].told(*info)), text,
-                capacity);
+    Status status = check_struct(info, "sluice_policy_info");
+    if (status.ok() && (text == nullptr || capacity == 0 || index >= kPolicyFields.size()))
+      status = bad("text is NULL, capacity is 0, or there is no such option");
+    if (!status.ok()) return status;
+    const auto value = static_cast<std::uint32_t>(kMembers[index].get(info->policy));
+    copy_text(sluice::policy_text(kPolicyFields[index], value), text, capacity);
     return status;
   });
 }

@@ -8,9 +8,10 @@
 
 namespace sluice::client {
 
-void set_default_policy(sluice_options& options);
+sluice_policy_options default_policy();
 // The options that the policy reads, checked; the others are ignored, as the appliance does.
-Status read_policy(const sluice_options& options, SessionOptions& session);
-void tell_policy(const PolicyOptions& policy, sluice_policy_info& info);
+Status read_policy(const sluice_policy_options& options, std::uint32_t world_size,
+                   SessionOptions& session);
+sluice_policy_options policy_of(const PolicyOptions& policy);
 
 }  // namespace sluice::client

@@ -13,7 +13,6 @@ using sluice::Status;
 using sluice::StatusCode;
 using sluice::client::answer;
 using sluice::client::check_struct;
-using sluice::client::copy_out;
 using sluice::client::copy_text;
 using sluice::client::guarded;
 using sluice::client::Job;
@@ -39,17 +38,10 @@ constexpr bool counters_are_in_order() {
 }
 static_assert(counters_are_in_order());
 
-Status check_counters(const sluice_counters* counters) {
-  if (counters == nullptr) return {StatusCode::kInvalidArgument, "counters is NULL"};
-  return check_struct(counters->struct_size, sizeof counters->struct_size, "sluice_counters");
-}
-
 void tell(const sluice::client::Counters& found, sluice_counters* counters) {
-  sluice_counters known{.struct_size = sizeof known};
-#define X(name, help) known.name = found.name;
+#define X(name, help) counters->name = found.name;
   SLUICE_CLIENT_COUNTERS(X)
 #undef X
-  copy_out(known, counters);
 }
 
 }  // namespace
@@ -60,7 +52,7 @@ sluice_status sluice_get_policy(sluice_job* job, sluice_policy_info* info) {
   return guarded(job, [&](Job& impl) {
     return answer(info, "sluice_policy_info", [&](sluice_policy_info& known) {
       const sluice::client::JobFacts facts = impl.facts();
-      sluice::client::tell_policy(facts.policy, known);
+      known.policy = sluice::client::policy_of(facts.policy);
       known.window_steps = facts.window_steps;
       known.resync_hold_ms = facts.resync_hold_ms;
       known.tolerates_stragglers = facts.policy.tolerates_stragglers();
@@ -122,9 +114,9 @@ sluice_status sluice_get_status(sluice_job* job) {
 
 sluice_status sluice_get_counters(sluice_job* job, sluice_counters* counters) {
   return guarded(job, [&](Job& impl) -> Status {
-    if (Status status = check_counters(counters); !status.ok()) return status;
-    tell(impl.counters(), counters);
-    return {};
+    Status status = check_struct(counters, "sluice_counters");
+    if (status.ok()) tell(impl.counters(), counters);
+    return status;
   });
 }
 
@@ -132,7 +124,8 @@ sluice_status sluice_get_part_counters(sluice_job* job, uint32_t index, sluice_p
                                        sluice_counters* counters) {
   return guarded(job, [&](Job& impl) {
     return answer(part, "sluice_part", [&](sluice_part& known) -> Status {
-      if (Status status = check_counters(counters); !status.ok()) return status;
+      Status status = check_struct(counters, "sluice_counters");
+      if (!status.ok()) return status;
       const auto found = impl.part_counters(index);
       if (!found)
         return {StatusCode::kNotFound,

@@ -43,8 +43,8 @@ Status Job::submit_device(const Submission& submission, void* stream) {
   if (device_ == nullptr)
     return {StatusCode::kInvalidArgument,
             place_ +
-                "submit: the job was joined for host memory; set options.memory to "
-                "SLUICE_MEMORY_DEVICE and options.device, or copy the gradient to the host"};
+                "submit: the job was joined for host memory; set options.device.memory to "
+                "SLUICE_MEMORY_DEVICE and options.device.index, or copy the gradient to the host"};
   sluice_device_mark* const fence = device_->mark(stream);
   if (fence == nullptr)
     return {

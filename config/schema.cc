@@ -175,8 +175,7 @@ constexpr KeySpec kSchema[] = {
      "it sooner, but not within two minutes. 0: not at all.",
      [](Target t) -> Field { return &t.config->limits.store_keep_s; }},
 
-#define X(name, member, c_member, type, kinds, only_requeue, thousandths, least, most, words, \
-          help)                                                                               \
+#define X(name, member, type, kinds, only_requeue, thousandths, least, most, words, help) \
   {Section::kPolicy, name, "", 0, 0, help, [](Target t) -> Field { return &policy_of(t); }},
     SLUICE_POLICY_FIELDS(X)
 #undef X

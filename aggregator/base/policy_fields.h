@@ -24,7 +24,7 @@ struct PolicyWord {
 
 struct PolicyField {
   std::string_view name;              // in files, in Python, in the appliance's messages
-  std::string_view member;            // of sluice_options
+  std::string_view member;            // of PolicyOptions and of sluice_policy_options
   std::uint8_t kinds;                 // bit `1 << kind` of each policy that reads it
   bool only_requeue;                  // read only where late gradients are requeued
   bool thousandths;                   // users write 0.5 for 500
@@ -64,54 +64,49 @@ inline constexpr PolicyWord kAsManyAsK[] = {{"k", 0}};
 
 }  // namespace policy_table
 
-// X(name, member of PolicyOptions, of sluice_options, type, kinds, only requeue, thousandths,
-// least, most, words, help). The first row chooses the policy.
+// X(name, member of PolicyOptions and of sluice_policy_options, type, kinds, only requeue,
+// thousandths, least, most, words, help). The first row chooses the policy.
 #define SLUICE_POLICY_FIELDS(X)                                                                    \
-  X("policy", kind, policy, PolicyKind, kEvery, false, false, 1, 0, kKinds,                        \
+  X("policy", kind, PolicyKind, kEvery, false, false, 1, 0, kKinds,                                \
     "What chooses k, the contributions that complete a step, in jobs whose workers leave it to "   \
     "the appliance. sync: all workers. fixed: `k`. saina: `k` at first, one more whenever enough " \
     "signs of the sum flip. ramp: more and more over `planned_steps`. goodput: by the gradients' " \
     "noise and the workers' times.")                                                               \
-  X("k", k, k, std::uint16_t, kFixed | kSaina, false, false, 1, kMaxWorkers, kNone,                \
+  X("k", k, std::uint16_t, kFixed | kSaina, false, false, 1, kMaxWorkers, kNone,                   \
     "fixed: contributions that complete a step. saina: those that it starts with.")                \
-  X("sign_threshold", sign_threshold_permille, sign_threshold_permille, std::uint16_t, kSaina,     \
-    false, true, 0, 1000, kNone,                                                                   \
+  X("sign_threshold", sign_threshold_permille, std::uint16_t, kSaina, false, true, 0, 1000, kNone, \
     "saina: a detection round counts when at least this share of the sum's signs has flipped, "    \
     "and takes one back otherwise.")                                                               \
-  X("count_threshold", count_threshold, count_threshold, std::uint16_t, kSaina, false, false, 1,   \
-    UINT16_MAX, kAsManyAsK,                                                                        \
-    "saina: counted rounds at which k grows by one. \"k\": as many as k is.")                      \
-  X("signs", sign_stride, sign_stride, std::uint16_t, kSaina, false, false, 1, 0, kSigns,          \
+  X("count_threshold", count_threshold, std::uint16_t, kSaina, false, false, 1, UINT16_MAX,        \
+    kAsManyAsK, "saina: counted rounds at which k grows by one. \"k\": as many as k is.")          \
+  X("signs", sign_stride, std::uint16_t, kSaina, false, false, 1, 0, kSigns,                       \
     "saina: compare all signs, or one in 32 as the published code does.")                          \
-  X("round_steps", round_steps, round_steps, std::uint32_t, kSaina, false, false, 1, UINT32_MAX,   \
-    kNone, "saina: steps of a detection round.")                                                   \
-  X("planned_steps", planned_steps, planned_steps, std::uint32_t, kRamp, false, false, 1,          \
-    UINT32_MAX, kNone,                                                                             \
+  X("round_steps", round_steps, std::uint32_t, kSaina, false, false, 1, UINT32_MAX, kNone,         \
+    "saina: steps of a detection round.")                                                          \
+  X("planned_steps", planned_steps, std::uint32_t, kRamp, false, false, 1, UINT32_MAX, kNone,      \
     "ramp: steps that the training will take. 0: not known, and ramp is refused.")                 \
-  X("late", late, late, LateMode, kTolerant, false, false, 1, 0, kLateModes,                       \
+  X("late", late, LateMode, kTolerant, false, false, 1, 0, kLateModes,                             \
     "A gradient that is ready after its step: drop loses it, requeue contributes it to the step "  \
     "that is open then. For all policies but sync.")                                               \
-  X("max_staleness", max_staleness, max_staleness, std::uint32_t, kTolerant, true, false, 0,       \
-    UINT32_MAX, kNone,                                                                             \
+  X("max_staleness", max_staleness, std::uint32_t, kTolerant, true, false, 0, UINT32_MAX, kNone,   \
     "requeue: steps that a gradient may be late; an older one is dropped. 0: no bound.")
 
 namespace policy_table {
 
 inline constexpr PolicyField kFields[] = {
-#define X(name, member, c_member, type, kinds, only_requeue, thousandths, least, most, words, \
-          help)                                                                               \
-  {name,                                                                                      \
-   #c_member,                                                                                 \
-   kinds,                                                                                     \
-   only_requeue,                                                                              \
-   thousandths,                                                                               \
-   least,                                                                                     \
-   most,                                                                                      \
-   words,                                                                                     \
-   help,                                                                                      \
-   [](const PolicyOptions& options) { return static_cast<std::uint32_t>(options.member); },   \
-   [](PolicyOptions& options, std::uint32_t value) {                                          \
-     options.member = static_cast<type>(value);                                               \
+#define X(name, member, type, kinds, only_requeue, thousandths, least, most, words, help)   \
+  {name,                                                                                    \
+   #member,                                                                                 \
+   kinds,                                                                                   \
+   only_requeue,                                                                            \
+   thousandths,                                                                             \
+   least,                                                                                   \
+   most,                                                                                    \
+   words,                                                                                   \
+   help,                                                                                    \
+   [](const PolicyOptions& options) { return static_cast<std::uint32_t>(options.member); }, \
+   [](PolicyOptions& options, std::uint32_t value) {                                        \
+     options.member = static_cast<type>(value);                                             \
    }},
     SLUICE_POLICY_FIELDS(X)
 #undef X

@@ -198,16 +198,16 @@ int main(int argc, char** argv) {
   join.world_size = options.world_size;
   join.mtu = options.mtu;
   join.chunk_bytes = options.chunk_bytes;
-  join.join_timeout_ms = options.join_timeout_ms;
-  join.stall_report_ms = options.stall_report_ms;
+  join.timeouts.join_ms = options.join_timeout_ms;
+  join.timeouts.stall_report_ms = options.stall_report_ms;
   join.averaging = SLUICE_AVERAGE_SUM;
   join.wire = options.wire;
   if (options.reproducible) join.reproducible = 1;
   if (options.k != 0) {
-    join.policy = SLUICE_POLICY_FIXED;
-    join.k = options.k;
+    join.policy.kind = SLUICE_POLICY_FIXED;
+    join.policy.k = options.k;
   }
-  join.on_stall = report_stall;
+  join.callbacks.on_stall = report_stall;
   std::vector<std::string> names;
   for (std::uint32_t tensor = 0; tensor < options.tensors; ++tensor)
     names.push_back("layer" + std::to_string(tensor) + ".weight");

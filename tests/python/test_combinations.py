@@ -32,12 +32,12 @@ REFUSALS = {
     (_STORE, _FIXED): "a bound on staleness instead of policy",
     (_STORE, _ADAPTIVE): "a bound on staleness instead of policy",
     (_STORE, _WIRE): "travel as float32",
-    (_STORE, _PRUNE): "leaves whole",
+    (_STORE, _PRUNE): "are sent whole",
     (_CUBE, _FIXED): "ask for policy sync",
     (_CUBE, _ADAPTIVE): "ask for policy sync",
     (_CUBE, _SCHEDULES): "schedule strict or fifo",
     (_CUBE, _STORE): "a BCube has no store",
-    (_CUDA, _STORE): "layers of a store are pushed from the host's memory",
+    (_CUDA, _STORE): "layers of a store are in the host's memory",
 }
 
 

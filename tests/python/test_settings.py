@@ -1,9 +1,14 @@
 """Settings: arguments first, the launcher's environment second."""
 
+import ctypes
+import dataclasses
+import inspect
+import re
+
 import pytest
 
 import sluice
-from sluice import _abi, _library, _policy, _settings, errors
+from sluice import _abi, _library, _member, _policy, _settings, errors
 
 
 def test_an_argument_wins_over_the_environment():
@@ -158,17 +163,59 @@ def test_sums_in_the_order_of_ranks_are_asked_for_with_1_or_not(monkeypatch):
         sluice.Job([("w", 10, "float32")], "inproc://wrong", rank=0, world_size=1)
 
 
+def documented(kind):
+    """The keywords at the margin of a docstring: "    mtu          of the path", "    a, b"."""
+    return {name for words in re.findall(r"(?m)^    (\w+(?:, \w+)*)(?: |$)", kind.__doc__)
+            for name in words.split(", ")}
+
+
+def paths_of(struct, prefix=""):
+    """The fields of sluice_options, as they are written in C."""
+    for name, kind in struct._fields_:
+        if issubclass(kind, ctypes.Structure):
+            yield from paths_of(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def test_every_option_is_documented_where_it_is_given():
+    assert set(sluice.Options.__dataclass_fields__) <= documented(sluice.Options)
+    keywords = set(inspect.signature(sluice.Store.__init__).parameters) - {"self"}
+    assert keywords <= documented(sluice.Store)
+
+
+# What the package finds out or is called by, and no keyword of Options or Store gives as it is.
+_FILLED = {"struct_size", "address", "local_address", "job_name", "secret", "run_id", "rank",
+           "world_size"}
+
+
+@pytest.mark.usefixtures("library")
+def test_every_field_of_sluice_options_has_a_keyword(monkeypatch):
+    options = {option.metadata["path"] for option in dataclasses.fields(sluice.Options)
+               if option.metadata}
+    store = {}
+    monkeypatch.setattr(_member.Member, "__init__",
+                        lambda _self, *_arguments, **fields: store.update(fields))
+    monkeypatch.setattr(sluice.Store, "kept", False)
+    sluice.Store([[("a", 1)]], "inproc://none")
+    policy = {path for path in paths_of(_abi.Options) if path.startswith("policy.")}
+    assert len(policy) == len(_policy.names(_library.load()))
+    callbacks = {path for path in paths_of(_abi.Options) if path.startswith("callbacks.")}
+    assert set(paths_of(_abi.Options)) == (
+        options | {f"store.{name}" for name in store} | policy | callbacks | _FILLED)
+
+
 def read_policy(policy, given, env, world_size=6):
-    """The fields of sluice_options that were set, in the words of the C interface."""
+    """The fields of sluice_policy_options that were set, in the words of the C interface."""
     library = _library.load()
     options = _abi.sized(_abi.Options)
     library.sluice_options_init(options)
     options.world_size = world_size
-    fields = [name for name, _ in _abi.PolicyInfo._fields_[1:10]]
-    before = {name: getattr(options, name) for name in fields}
+    fields = [name for name, _ in _abi.PolicyOptions._fields_]
+    before = {name: getattr(options.policy, name) for name in fields}
     _policy.apply(library, options, {"policy": policy, **given}, env)
-    return {name: getattr(options, name) for name in fields
-            if getattr(options, name) != before[name]}
+    return {name: getattr(options.policy, name) for name in fields
+            if getattr(options.policy, name) != before[name]}
 
 
 @pytest.mark.usefixtures("library")
@@ -176,8 +223,8 @@ def test_a_policy_comes_from_arguments_first_and_the_environment_second():
     env = {"SLUICE_POLICY": "saina", "SLUICE_K": "3", "SLUICE_SIGN_THRESHOLD": "0.45",
            "SLUICE_COUNT_THRESHOLD": "k", "SLUICE_SIGNS": "one-in-32", "SLUICE_LATE": "requeue"}
     assert read_policy(None, {}, env) == dict(
-        policy=2, k=3, sign_threshold_permille=450, count_threshold=0, sign_stride=32, late=1)
-    assert read_policy("fixed", {"k": 5, "late": "drop"}, {"SLUICE_K": "3"}) == dict(policy=1, k=5)
+        kind=2, k=3, sign_threshold_permille=450, count_threshold=0, sign_stride=32, late=1)
+    assert read_policy("fixed", {"k": 5, "late": "drop"}, {"SLUICE_K": "3"}) == dict(kind=1, k=5)
 
 
 @pytest.mark.usefixtures("library")

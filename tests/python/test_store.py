@@ -135,7 +135,7 @@ def test_a_wait_for_others_times_out_and_names_them(address):  # noqa: F811
     (dict(update="adam", bound=1), "Adam's moments"),
     (dict(update="sgd", bound=1, weight_decay=0.1), "once a worker instead"),
     (dict(wire="int8"), "travel as float32"),
-    (dict(prune="static"), "leaves whole"),
+    (dict(prune="static"), "are sent whole"),
     (dict(averaging="sum"), "averaging"),
 ])
 def test_what_cannot_be_is_refused_with_the_reason(address, options, text):  # noqa: F811

@@ -43,27 +43,26 @@ class Job {
  public:
   // Joins and blocks until all ranks have joined.
   Job(const Options& options, const std::vector<Tensor>& tensors)
-      : callbacks_(std::make_unique<Options>(options)) {
+      : options_(std::make_unique<Options>(options)) {
     std::vector<sluice_tensor> list;
     list.reserve(tensors.size());
     for (const Tensor& tensor : tensors) {
-      list.push_back({sizeof(sluice_tensor), tensor.name.c_str(), tensor.elem_count,
-                      static_cast<std::int32_t>(tensor.dtype),
+      list.push_back({sizeof(sluice_tensor), tensor.name.c_str(), tensor.elem_count, tensor.dtype,
                       (tensor.exact ? SLUICE_TENSOR_EXACT : 0u) |
                           (tensor.dense ? SLUICE_TENSOR_DENSE : 0u) |
                           (tensor.begins_layer ? SLUICE_TENSOR_LAYER : 0u)});
     }
-    const sluice_options raw = raw_options(*callbacks_);
+    const sluice_options raw = options_->raw();
     check(nullptr, sluice_join(&raw, list.data(), list.size(), &job_));
   }
   ~Job() { sluice_close(job_); }
   Job(Job&& other) noexcept
-      : callbacks_(std::move(other.callbacks_)), job_(std::exchange(other.job_, nullptr)) {}
+      : options_(std::move(other.options_)), job_(std::exchange(other.job_, nullptr)) {}
   Job& operator=(Job&& other) noexcept {
     if (this != &other) {
       sluice_close(job_);
       job_ = std::exchange(other.job_, nullptr);
-      callbacks_ = std::move(other.callbacks_);
+      options_ = std::move(other.options_);
     }
     return *this;
   }
@@ -75,8 +74,7 @@ class Job {
   }
   // In the memory of options.device, once `stream` has done what it was given so far.
   void submit_device(const Submission& submission, void* stream, bool catch_up = false) {
-    sluice_submission raw{};
-    raw.struct_size = sizeof raw;
+    auto raw = sized<sluice_submission>();
     raw.tensor = submission.tensor;
     raw.weight = submission.weight;
     raw.priority = submission.priority;
@@ -90,8 +88,7 @@ class Job {
 
   // ---- stragglers: see the loop in sluice.h ----
   sluice_turn next_turn(std::chrono::milliseconds timeout = kForever) {
-    sluice_turn turn{};
-    turn.struct_size = sizeof turn;
+    auto turn = sized<sluice_turn>();
     check(job_, sluice_next_turn(job_, count(timeout), &turn));
     return turn;
   }
@@ -102,15 +99,13 @@ class Job {
   }
   // Of the last finished step with 0.
   sluice_report report(std::uint32_t step = 0) const {
-    sluice_report report{};
-    report.struct_size = sizeof report;
+    auto report = sized<sluice_report>();
     check(job_, sluice_get_report(job_, step, &report));
     return report;
   }
   // Another rank's state; `data` is the job's until the next resync().
   sluice_state resync(std::chrono::milliseconds timeout = kForever) {
-    sluice_state state{};
-    state.struct_size = sizeof state;
+    auto state = sized<sluice_state>();
     check(job_, sluice_resync(job_, count(timeout), &state));
     return state;
   }
@@ -119,8 +114,7 @@ class Job {
   }
 
   sluice_result wait(std::uint32_t tensor, std::chrono::milliseconds timeout = kForever) {
-    sluice_result result{};
-    result.struct_size = sizeof result;
+    auto result = sized<sluice_result>();
     check(job_, sluice_wait_tensor(job_, tensor, count(timeout), &result));
     return result;
   }
@@ -130,13 +124,13 @@ class Job {
     check(job_, sluice_wait_step(job_, count(timeout), &step));
     return step;
   }
-  // From the tensor's next submission on; alike on every rank.
-  void set_averaging(std::uint32_t tensor, Averaging averaging) {
-    check(job_, sluice_set_averaging(job_, tensor, static_cast<std::int32_t>(averaging)));
+  // From the tensor's next submission on; every rank makes the same call.
+  void set_averaging(std::uint32_t tensor, sluice_averaging averaging) {
+    check(job_, sluice_set_averaging(job_, tensor, averaging));
   }
-  // With prune_momentum the velocity's elements come after those of the residual.
+  // With prune.momentum the velocity's elements come after those of the residual.
   std::vector<float> residual(std::uint32_t tensor, std::size_t elem_count) const {
-    std::vector<float> values(callbacks_->prune_momentum > 0 ? 2 * elem_count : elem_count);
+    std::vector<float> values(options_->prune.momentum > 0 ? 2 * elem_count : elem_count);
     check(job_, sluice_get_residual(job_, tensor, values.data()));
     return values;
   }
@@ -173,8 +167,7 @@ class Job {
     check(job_, sluice_wait_pull(job_, layer, count(timeout)));
   }
   sluice_clocks clocks(std::uint32_t layer) const {
-    sluice_clocks clocks{};
-    clocks.struct_size = sizeof clocks;
+    auto clocks = sized<sluice_clocks>();
     check(job_, sluice_get_clocks(job_, layer, &clocks));
     return clocks;
   }
@@ -196,10 +189,8 @@ class Job {
   std::vector<std::pair<sluice_part, sluice_counters>> part_counters() const {
     std::vector<std::pair<sluice_part, sluice_counters>> all;
     for (;;) {
-      sluice_part part{};
-      sluice_counters counters{};
-      part.struct_size = sizeof part;
-      counters.struct_size = sizeof counters;
+      auto part = sized<sluice_part>();
+      auto counters = sized<sluice_counters>();
       const sluice_status status =
           sluice_get_part_counters(job_, static_cast<std::uint32_t>(all.size()), &part, &counters);
       if (status == SLUICE_NOT_FOUND) return all;
@@ -216,92 +207,19 @@ class Job {
   }
   sluice_job* get() const noexcept { return job_; }
 
-  // What a join gets. Its texts and `user` are those of `options`, which must outlive it.
-  static sluice_options raw_options(Options& options) {
-    sluice_options raw{};
-    raw.struct_size = sizeof raw;
-    sluice_options_init(&raw);
-    raw.address = options.address.c_str();
-    raw.job_name = options.job_name.c_str();
-    raw.secret = options.secret.c_str();
-    raw.local_address = options.local_address.c_str();
-    raw.run_id = options.run_id;
-    raw.ordinal = options.ordinal;
-    raw.rank = options.rank;
-    raw.world_size = options.world_size;
-    raw.mtu = options.mtu;
-    raw.chunk_bytes = options.chunk_bytes;
-    raw.averaging = static_cast<std::int32_t>(options.averaging);
-    raw.allow_nil = options.allow_nil;
-    raw.connect_timeout_ms = static_cast<std::uint32_t>(count(options.connect_timeout));
-    raw.join_timeout_ms = static_cast<std::uint32_t>(count(options.join_timeout));
-    raw.silence_timeout_ms = static_cast<std::uint32_t>(count(options.silence_timeout));
-    raw.stall_report_ms = static_cast<std::uint32_t>(count(options.stall_report));
-    raw.policy = static_cast<std::int32_t>(options.policy);
-    raw.late = static_cast<std::int32_t>(options.late);
-    raw.k = options.k;
-    raw.sign_threshold_permille = options.sign_threshold_permille;
-    raw.count_threshold = options.count_threshold;
-    raw.sign_stride = options.sign_stride;
-    raw.round_steps = options.round_steps;
-    raw.planned_steps = options.planned_steps;
-    raw.max_staleness = options.max_staleness;
-    raw.trace_dir = options.trace_dir ? options.trace_dir->c_str() : nullptr;
-    raw.schedule = static_cast<std::int32_t>(options.schedule);
-    raw.reproducible = options.reproducible ? *options.reproducible : -1;
-    raw.wire = static_cast<std::int32_t>(options.wire);
-    raw.prune = static_cast<std::int32_t>(options.prune);
-    raw.prune_fraction = options.prune_fraction;
-    raw.prune_sigmas = options.prune_sigmas;
-    raw.prune_min_elems = options.prune_min_elems;
-    raw.prune_warmup = options.prune_warmup;
-    raw.prune_momentum = options.prune_momentum;
-    raw.kind = options.is_store ? SLUICE_JOB_STORE : SLUICE_JOB_SUMS;
-    raw.staleness_bound = options.staleness_bound;
-    raw.update = static_cast<std::int32_t>(options.update);
-    raw.nesterov = options.nesterov;
-    raw.momentum = options.momentum;
-    raw.dampening = options.dampening;
-    raw.weight_decay = options.weight_decay;
-    raw.beta1 = options.beta1;
-    raw.beta2 = options.beta2;
-    raw.epsilon = options.epsilon;
-    raw.adam_lerp = options.adam_lerp;
-    raw.memory = static_cast<std::int32_t>(options.memory);
-    raw.device = options.device;
-    raw.keep = static_cast<std::int32_t>(options.keep);
-    raw.requests = static_cast<std::int32_t>(options.requests);
-    raw.unit_bytes = options.unit_bytes;
-    raw.credit_bytes = options.credit_bytes;
-    raw.log_level = options.log_level;
-    raw.user = &options;
-    if (options.log)
-      raw.log = [](void* user, sluice_log_level level, const char* text) {
-        static_cast<Options*>(user)->log(level, text);
-      };
-    if (options.on_tensor_done)
-      raw.on_tensor_done = [](void* user, std::uint32_t tensor, sluice_status status) {
-        static_cast<Options*>(user)->on_tensor_done(tensor, status);
-      };
-    if (options.on_stall)
-      raw.on_stall = [](void* user, const char* text) {
-        static_cast<Options*>(user)->on_stall(text);
-      };
-    if (options.interrupted)
-      raw.interrupted = [](void* user) -> int {
-        return static_cast<Options*>(user)->interrupted();
-      };
-    return raw;
-  }
-
  private:
   static void check(const sluice_job* job, sluice_status status) {
     if (status != SLUICE_OK) throw Error(status, sluice_last_error(job));
   }
+  template <class Struct>
+  static Struct sized() {
+    Struct value{};
+    value.struct_size = sizeof value;
+    return value;
+  }
   template <class Info>
   Info get(sluice_status (*call)(sluice_job*, Info*)) const {
-    Info info{};
-    info.struct_size = sizeof info;
+    auto info = sized<Info>();
     check(job_, call(job_, &info));
     return info;
   }
@@ -311,7 +229,7 @@ class Job {
                                          : static_cast<std::int32_t>(timeout.count());
   }
 
-  std::unique_ptr<Options> callbacks_;  // that the job calls; stays where it is
+  std::unique_ptr<Options> options_;  // its callbacks are the job's; stays where it is
   sluice_job* job_ = nullptr;
 };
 

@@ -90,9 +90,9 @@ class Handle:
         cancelled = self._cancelled
         self._interrupted = _abi.InterruptedFn(
             lambda _user: int(threading.get_ident() in cancelled or None in cancelled))
-        options.interrupted = self._interrupted
+        options.callbacks.interrupted = self._interrupted
         joining = [True]  # later whoever waits asks what is missing
-        stalled = options.on_stall = _abi.StallFn(
+        stalled = options.callbacks.on_stall = _abi.StallFn(
             lambda _user, text: joining and _log.warning("%s", text.decode("utf-8", "replace")))
         self._pointer = self._join(options, tensors)
         joining.clear()

@@ -6,7 +6,7 @@ Made by client/python/generate_abi.py: edit the header and run that.
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32,
                     c_size_t, c_uint32, c_uint64, c_void_p)
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 STATUS = {"ok": 0, "invalid_argument": 1, "not_found": 2, "refused": 3, "unreachable": 4,
         "timed_out": 5, "peer_lost": 6, "exhausted": 7, "io_error": 8, "closed": 9, "busy": 10,
         "interrupted": 11, "forked": 12, "internal": 13, "behind": 14}
@@ -18,7 +18,6 @@ AVERAGING = {"default": 0, "weight": 1, "world": 2, "sum": 3}
 POLICY_KIND = {"default": -1, "sync": 0, "fixed": 1, "saina": 2, "ramp": 3, "goodput": 4}
 LATE_MODE = {"drop": 0, "requeue": 1}
 SCHEDULE_KIND = {"strict": 0, "credit": 1, "prophet": 2, "fifo": 3}
-JOB_KIND = {"sums": 0, "store": 1}
 UPDATE = {"delta": 0, "sgd": 1, "adam": 2}
 KEEP = {"keep": 0, "end": 1, "anew": 2, "take": 3}
 REQUESTS = {"stalest": 0, "fifo": 1, "filo": 2}
@@ -32,32 +31,9 @@ StallFn = CFUNCTYPE(None, c_void_p, c_char_p)
 InterruptedFn = CFUNCTYPE(c_int, c_void_p)
 
 
-class Options(Structure):
+class PolicyOptions(Structure):
     _fields_ = [
-        ("struct_size", c_size_t),
-        ("address", c_char_p),
-        ("job_name", c_char_p),
-        ("secret", c_char_p),
-        ("local_address", c_char_p),
-        ("run_id", c_uint64),
-        ("ordinal", c_uint32),
-        ("rank", c_uint32),
-        ("world_size", c_uint32),
-        ("mtu", c_uint32),
-        ("chunk_bytes", c_uint32),
-        ("averaging", c_int32),
-        ("allow_nil", c_int32),
-        ("connect_timeout_ms", c_uint32),
-        ("join_timeout_ms", c_uint32),
-        ("silence_timeout_ms", c_uint32),
-        ("stall_report_ms", c_uint32),
-        ("log_level", c_int32),
-        ("user", c_void_p),
-        ("log", LogFn),
-        ("on_tensor_done", TensorDoneFn),
-        ("on_stall", StallFn),
-        ("interrupted", InterruptedFn),
-        ("policy", c_int32),
+        ("kind", c_int32),
         ("late", c_int32),
         ("k", c_uint32),
         ("sign_threshold_permille", c_uint32),
@@ -66,17 +42,31 @@ class Options(Structure):
         ("round_steps", c_uint32),
         ("planned_steps", c_uint32),
         ("max_staleness", c_uint32),
-        ("trace_dir", c_char_p),
-        ("schedule", c_int32),
-        ("reproducible", c_int32),
-        ("wire", c_int32),
-        ("prune", c_int32),
-        ("prune_fraction", c_double),
-        ("prune_sigmas", c_double),
-        ("prune_min_elems", c_uint64),
-        ("prune_warmup", c_uint32),
-        ("prune_momentum", c_double),
+    ]
+
+
+class ScheduleOptions(Structure):
+    _fields_ = [
         ("kind", c_int32),
+        ("unit_bytes", c_uint64),
+        ("credit_bytes", c_uint64),
+    ]
+
+
+class PruneOptions(Structure):
+    _fields_ = [
+        ("rule", c_int32),
+        ("fraction", c_double),
+        ("sigmas", c_double),
+        ("min_elems", c_uint64),
+        ("warmup", c_uint32),
+        ("momentum", c_double),
+    ]
+
+
+class StoreOptions(Structure):
+    _fields_ = [
+        ("enabled", c_int32),
         ("staleness_bound", c_uint32),
         ("update", c_int32),
         ("nesterov", c_int32),
@@ -87,27 +77,70 @@ class Options(Structure):
         ("beta2", c_double),
         ("epsilon", c_double),
         ("adam_lerp", c_int32),
-        ("memory", c_int32),
-        ("device", c_int32),
         ("keep", c_int32),
         ("requests", c_int32),
-        ("unit_bytes", c_uint64),
-        ("credit_bytes", c_uint64),
+    ]
+
+
+class DeviceOptions(Structure):
+    _fields_ = [
+        ("memory", c_int32),
+        ("index", c_int32),
+    ]
+
+
+class TimeoutOptions(Structure):
+    _fields_ = [
+        ("connect_ms", c_uint32),
+        ("join_ms", c_uint32),
+        ("silence_ms", c_uint32),
+        ("stall_report_ms", c_uint32),
+    ]
+
+
+class CallbackOptions(Structure):
+    _fields_ = [
+        ("user", c_void_p),
+        ("log", LogFn),
+        ("on_tensor_done", TensorDoneFn),
+        ("on_stall", StallFn),
+        ("interrupted", InterruptedFn),
+        ("log_level", c_int32),
+    ]
+
+
+class Options(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("address", c_char_p),
+        ("local_address", c_char_p),
+        ("job_name", c_char_p),
+        ("secret", c_char_p),
+        ("run_id", c_uint64),
+        ("ordinal", c_uint32),
+        ("rank", c_uint32),
+        ("world_size", c_uint32),
+        ("mtu", c_uint32),
+        ("chunk_bytes", c_uint32),
+        ("averaging", c_int32),
+        ("wire", c_int32),
+        ("allow_nil", c_int32),
+        ("reproducible", c_int32),
+        ("trace_dir", c_char_p),
+        ("policy", PolicyOptions),
+        ("schedule", ScheduleOptions),
+        ("prune", PruneOptions),
+        ("store", StoreOptions),
+        ("device", DeviceOptions),
+        ("timeouts", TimeoutOptions),
+        ("callbacks", CallbackOptions),
     ]
 
 
 class PolicyInfo(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
-        ("policy", c_int32),
-        ("late", c_int32),
-        ("k", c_uint32),
-        ("sign_threshold_permille", c_uint32),
-        ("count_threshold", c_uint32),
-        ("sign_stride", c_uint32),
-        ("round_steps", c_uint32),
-        ("planned_steps", c_uint32),
-        ("max_staleness", c_uint32),
+        ("policy", PolicyOptions),
         ("window_steps", c_uint32),
         ("resync_hold_ms", c_uint32),
         ("tolerates_stragglers", c_int32),
@@ -184,7 +217,7 @@ class Clocks(Structure):
         ("pushed", c_uint32),
         ("held", c_uint32),
         ("clock", c_uint32),
-        ("at_clock", c_uint32),
+        ("laggards", c_uint32),
         ("parked", c_uint32),
         ("kept", c_int32),
     ]

@@ -14,9 +14,9 @@ _PLAN_TEXT_BYTES = 1 << 20
 class Member:
     """What Job and Store have in common."""
 
-    def __init__(self, tensors, address, options, **resolved):
-        """Joins. `tensors`: _values.Tensor; `options`: sluice.Options; `resolved`: more fields of
-        sluice_options."""
+    def __init__(self, tensors, address, options, **store):
+        """Joins. `tensors`: _values.Tensor; `options`: sluice.Options; `store`: the fields of
+        sluice_store_options."""
         self._library = library = _library.load()
         self.rank = _settings.rank(options.rank, address)
         self.world_size = _settings.world_size(options.world_size, address)
@@ -31,7 +31,7 @@ class Member:
         self._held = {}  # what must stay alive while it is in flight
         self._asked = options.struct(library, rank=self.rank, world_size=self.world_size,
                                      address=self.address.encode(), job_name=self.name.encode(),
-                                     **resolved)
+                                     **{f"store.{name}": value for name, value in store.items()})
         self._handle = Handle(library, self._asked, self._structs(), self._held,
                               _settings.stats_file(self.rank))
         _page.show(self, page)

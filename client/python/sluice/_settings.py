@@ -20,7 +20,8 @@
 | SLUICE_WIRE           | how float32 travels: float32 (default), float16, bfloat16, int8 |
 | SLUICE_PRUNE, ...     | which elements leave: off (default), static, sampled, sigma, ...; also |
 |                       | SLUICE_PRUNE_FRACTION, SLUICE_PRUNE_SIGMAS, SLUICE_PRUNE_WARMUP, |
-|                       | SLUICE_PRUNE_MIN_ELEMS, as the arguments of sluice.Job |
+|                       | SLUICE_PRUNE_MIN_ELEMS, SLUICE_PRUNE_MOMENTUM, as the arguments of |
+|                       | sluice.Job |
 | SLUICE_MEMORY         | how gradients leave a GPU: device (default: the best), pinned, ... |
 | SLUICE_TRACE          | folder for a Chrome trace of each rank; read by the library itself |
 | SLUICE_REPRODUCIBLE   | 1: sums in the order of ranks; read by the library itself |

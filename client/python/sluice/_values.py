@@ -79,7 +79,7 @@ class Clocks(NamedTuple):
     pushed: int  # this worker's last iteration
     held: int  # everybody's iterations up to this one are in the copy pulled last
     clock: int  # ... are in the store; a hint, as are the following
-    at_clock: int  # members whose push it waits for to move on
+    laggards: int  # members whose push the clock waits for
     parked: int  # pulls that wait for that
     kept: int  # the store has outlived all of its workers: see Store.kept
 

@@ -44,24 +44,25 @@ class Job(Member, Stragglers):
     def __init__(self, tensors, address=None, **options):
         super().__init__(self._registered(tensors), address, Options.of(options))
         self._indices = {tensor.name: index for index, tensor in enumerate(self.tensors)}
-        self.device = None if self._asked.memory == _abi.MEMORY["host"] else self._asked.device
-        # Those with a residual, by name; and the floats of it for each element.
         asked = self._asked
+        self.device = (None if asked.device.memory == _abi.MEMORY["host"] else asked.device.index)
+        # Those with a residual, by name; and the floats of it for each element.
         is_narrow = asked.wire != _abi.WIRE["float32"]
         self.rounded = tuple(spec.name for spec in self.tensors if spec.dtype == "float32"
-                             and not spec.exact and (is_narrow or asked.prune_momentum > 0
+                             and not spec.exact and (is_narrow or asked.prune.momentum > 0
                                                      or self._prunes(asked, spec)))
         self.pruned = tuple(index for index, spec in enumerate(self.tensors)
                             if self._prunes(asked, spec))
-        self.residual_floats = 2 if asked.prune_momentum > 0 else 1
+        self.residual_floats = 2 if asked.prune.momentum > 0 else 1
         info = _abi.sized(_abi.PolicyInfo)
         self._handle.call("sluice_get_policy", ctypes.byref(info))
         self.policy = _policy.from_info(self._library, info)
 
     @staticmethod
     def _prunes(struct, spec):
-        return (struct.prune != _abi.PRUNE_RULE["off"] and spec.dtype == "float32" and not spec.exact
-                and not spec.dense and spec.elem_count >= struct.prune_min_elems)
+        return (struct.prune.rule != _abi.PRUNE_RULE["off"] and spec.dtype == "float32"
+                and not spec.exact and not spec.dense
+                and spec.elem_count >= struct.prune.min_elems)
 
     @staticmethod
     def _registered(tensors):

@@ -88,7 +88,7 @@ class Store(Member):
             "eps": eps, "adam_lerp": bool(adam_lerp), "ordinal": asked.ordinal,
             "reproducible": asked.reproducible, "mtu": asked.mtu, "chunk_bytes": asked.chunk_bytes}
         super().__init__(
-            tuple(tensors), address, asked, kind=_abi.JOB_KIND["store"],
+            tuple(tensors), address, asked, enabled=1,
             staleness_bound=_abi.NO_BOUND if bound is None else bound,
             update=_policy.choice("update", update, _abi.UPDATE), momentum=momentum,
             dampening=dampening, weight_decay=weight_decay, nesterov=int(nesterov),

@@ -11,7 +11,7 @@ enum { LAYERS = 2, TENSORS = 3, ELEMS = 700, ITERATIONS = 4, WAIT_MS = 20000 };
 
 static sluice_options store_options(const char* name, unsigned rank, unsigned world_size) {
   sluice_options options = make_options(name, rank, world_size);
-  options.kind = SLUICE_JOB_STORE;
+  options.store.enabled = 1;
   return options;
 }
 
@@ -44,35 +44,31 @@ static sluice_status refused(sluice_options options) {
 static void test_options(void) {
   const sluice_options good = store_options("inproc://store-options", 0, 1);
   sluice_options options = good;
-  options.kind = 2;
+  options.store.update = 3;
   EXPECT(refused(options) == SLUICE_INVALID_ARGUMENT);
-  EXPECT_ERROR("options.kind is 2; use one of sluice_job_kind");
+  EXPECT_ERROR("options.store.update is 3; use one of sluice_update");
   options = good;
-  options.update = 3;
+  options.store.enabled = 0;
+  options.store.staleness_bound = 1;
   EXPECT(refused(options) == SLUICE_INVALID_ARGUMENT);
-  EXPECT_ERROR("options.update is 3; use one of sluice_update");
-  options = good;
-  options.kind = SLUICE_JOB_SUMS;
-  options.staleness_bound = 1;
-  EXPECT(refused(options) == SLUICE_INVALID_ARGUMENT);
-  EXPECT_ERROR("set options.kind to SLUICE_JOB_STORE");
+  EXPECT_ERROR("set options.store.enabled");
   options = good;
   options.wire = SLUICE_WIRE_BFLOAT16;
   EXPECT(refused(options) == SLUICE_INVALID_ARGUMENT);
   EXPECT_ERROR("options.wire");
   options = good;
-  options.prune = SLUICE_PRUNE_STATIC;
+  options.prune.rule = SLUICE_PRUNE_STATIC;
   EXPECT(refused(options) == SLUICE_INVALID_ARGUMENT);
   EXPECT_ERROR("options.prune");
   options = good;
-  options.requests = 3;
+  options.store.requests = 3;
   EXPECT(refused(options) == SLUICE_INVALID_ARGUMENT);
-  EXPECT_ERROR("options.requests is 3; use one of sluice_requests");
+  EXPECT_ERROR("options.store.requests is 3; use one of sluice_requests");
   options = good;
-  options.kind = SLUICE_JOB_SUMS;
-  options.requests = SLUICE_REQUESTS_FIFO;
+  options.store.enabled = 0;
+  options.store.requests = SLUICE_REQUESTS_FIFO;
   EXPECT(refused(options) == SLUICE_INVALID_ARGUMENT);
-  EXPECT_ERROR("set options.kind to SLUICE_JOB_STORE");
+  EXPECT_ERROR("set options.store.enabled");
 }
 
 /* The plan names the order of requests that was asked for. */
@@ -80,8 +76,8 @@ static void test_requests(void) {
   static const char* const names[] = {"stalest", "fifo", "filo"};
   for (int requests = SLUICE_REQUESTS_STALEST; requests <= SLUICE_REQUESTS_FILO; ++requests) {
     sluice_options options = store_options("inproc://store-requests", 0, 1);
-    EXPECT(requests != SLUICE_REQUESTS_STALEST || options.requests == requests);
-    options.requests = requests;
+    EXPECT(requests != SLUICE_REQUESTS_STALEST || options.store.requests == requests);
+    options.store.requests = requests;
     sluice_tensor tensors[TENSORS];
     make_tensors(tensors);
     sluice_job* job = NULL;

@@ -161,9 +161,9 @@ TEST(CubeJobs, OfOneSwitchThatSumsAreOrdinaryJobs) {
   on_every_rank(3, [&](std::uint32_t rank) {
     Options options = cube.options(rank);
     if (rank != 0) options.address = cube.at(rank, 0);
-    options.policy = sluice::Policy::kFixed;
-    options.k = 3;
-    Job job(options, {{"narrow", 3, sluice::DataType::kBfloat16}});
+    options.policy.kind = SLUICE_POLICY_FIXED;
+    options.policy.k = 3;
+    Job job(options, {{"narrow", 3, SLUICE_BFLOAT16}});
     std::vector<std::uint16_t> ones(3, 0x3f80);
     job.submit({0, ones.data(), ones.data()});
     EXPECT_EQ(job.wait(0).weight, 3u);
@@ -184,9 +184,9 @@ TEST(CubeJobs, WaitForServersThatStartLateAndDoNotMissThoseThatLeave) {
   on_every_rank(4, [&](std::uint32_t rank) {
     Options options = cube.options(rank);
     options.address = cube.shape() + "?file=" + file;
-    const milliseconds patience{std::max(2500, 1000 * job_test::kSlowdown)};
-    options.silence_timeout = options.connect_timeout = patience;
-    if (rank == 3) std::this_thread::sleep_for(2 * patience);
+    const std::uint32_t patience_ms = std::max(2500, 1000 * job_test::kSlowdown);
+    options.timeouts.silence_ms = options.timeouts.connect_ms = patience_ms;
+    if (rank == 3) std::this_thread::sleep_for(milliseconds(2 * patience_ms));
     Job job(options, {{"t", 5'000}});
     std::vector<float> values(5'000, static_cast<float>(rank));
     job.submit({0, values.data(), values.data()});
@@ -205,8 +205,7 @@ TEST(CubeJobs, WaitForServersThatStartLateAndDoNotMissThoseThatLeave) {
 
 // A value that no number is rounded to is seen by all, and does not come again.
 TEST(CubeJobs, CarryWhatIsNotFiniteInEveryWireFormat) {
-  for (const sluice::Wire wire :
-       {sluice::Wire::kFloat16, sluice::Wire::kBfloat16, sluice::Wire::kInt8}) {
+  for (const sluice_wire wire : {SLUICE_WIRE_FLOAT16, SLUICE_WIRE_BFLOAT16, SLUICE_WIRE_INT8}) {
     const Cube cube{2, 2, "nan" + std::to_string(static_cast<int>(wire))};
     on_every_rank(cube.servers(), [&](std::uint32_t rank) {
       Options options = cube.options(rank);

@@ -68,9 +68,9 @@ TEST(CubeMistakes, NameWhatTheyCannotDo) {
   const auto address = [&](const std::string& text) {
     return refusal([&](Options& options) { options.address = text; });
   };
-  EXPECT_THAT(refusal([](Options& o) { o.policy = sluice::Policy::kFixed; }),
+  EXPECT_THAT(refusal([](Options& o) { o.policy.kind = SLUICE_POLICY_FIXED; }),
               HasSubstr("policy sync"));
-  EXPECT_THAT(refusal([](Options& o) { o.schedule = sluice::Schedule::kCredit; }),
+  EXPECT_THAT(refusal([](Options& o) { o.schedule.kind = SLUICE_SCHEDULE_CREDIT; }),
               HasSubstr("schedule strict"));
   EXPECT_THAT(refusal([](Options& o) { o.world_size = 5; }),
               AllOf(HasSubstr("at " + cube.address(1) + ": world size 5"), HasSubstr("4 servers")));
@@ -138,7 +138,7 @@ TEST(CubeMistakes, NameALevelThatLeadsToAnotherSwitch) {
   std::vector<std::string> errors(4);
   on_every_rank(4, [&](std::uint32_t rank) {
     Options options = cube.options(rank);
-    options.join_timeout = milliseconds(2000);
+    options.timeouts.join_ms = 2000;
     if (rank == 0)
       options.address = cube.shape() + "?levels=" + cube.at(0, 1) + "," + cube.at(0, 0);
     try {
@@ -166,8 +166,8 @@ appliances = [["inproc://refused-0-0", "inproc://refused-0-1"],
   on_every_rank(4, [&](std::uint32_t rank) {
     Options options = cube.options(rank);
     options.address = cube.shape() + "?file=" + file;
-    options.join_timeout = milliseconds(2000);
-    if (rank == 1) options.averaging = sluice::Averaging::kSum;
+    options.timeouts.join_ms = 2000;
+    if (rank == 1) options.averaging = SLUICE_AVERAGE_SUM;
     // Who shares no switch with the mistaken one may begin before it hears.
     errors[rank] = error_of([&] { Job(options, {{"t", 8}}).barrier(kLong); }).what();
   });
@@ -183,7 +183,7 @@ TEST(CubeMistakes, NameTwoWorkersWithOneRank) {
   std::vector<std::string> errors(2);
   on_every_rank(2, [&](std::uint32_t twin) {
     Options options = cube.options(3);
-    options.join_timeout = milliseconds(1500 * kSlowdown);
+    options.timeouts.join_ms = 1500 * kSlowdown;
     errors[twin] = error_of([&] { Job job(options, {{"t", 8}}); }).what();
   });
   std::string refusal;
@@ -202,7 +202,7 @@ TEST(CubeMistakes, NameTheAddressOfALevelWhereAnotherWorkerHasTheRank) {
   std::string refusal;
   on_every_rank(2, [&](std::uint32_t which) {
     Options options = cube.options(which == 0 ? 2 : 0);
-    options.join_timeout = milliseconds(1500 * kSlowdown);
+    options.timeouts.join_ms = 1500 * kSlowdown;
     if (which == 1) {
       std::this_thread::sleep_for(milliseconds(300 * kSlowdown));
       options.address = cube.shape() + "?levels=" + cube.at(2, 0) + "," + cube.at(0, 1);
@@ -226,7 +226,7 @@ TEST(CubeMistakes, NameWhoIsAtItsNeighboursSwitchOfTheRightLevel) {
   std::vector<std::string> errors(2);
   on_every_rank(2, [&](std::uint32_t which) {
     Options options = cube.options(3 * which);
-    options.join_timeout = milliseconds(1500 * kSlowdown);
+    options.timeouts.join_ms = 1500 * kSlowdown;
     if (which == 0)
       options.address = cube.shape() + "?levels=" + cube.at(2, 0) + "," + cube.at(0, 1);
     errors[which] = error_of([&] { Job job(options, {{"t", 8}}); }).what();

@@ -60,7 +60,7 @@ struct Cube {
     options.world_size = servers();
     options.run_id = 1;
     // Nobody dies here, but nine ranks under a sanitizer wait long for two cores.
-    options.connect_timeout = options.silence_timeout = kLong;
+    options.timeouts.connect_ms = options.timeouts.silence_ms = 20'000;
     return options;
   }
 };

@@ -23,9 +23,7 @@ using job_test::on_every_rank;
 using job_test::options_for;
 using sluice::Error;
 using sluice::Job;
-using sluice::Late;
 using sluice::Options;
-using sluice::Policy;
 using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -37,9 +35,9 @@ TEST(PolicyOfAJob, RanksThatAskForDifferentPoliciesAreToldBoth) {
   std::atomic<int> refused{0};
   on_every_rank(2, [&](std::uint32_t rank) {
     Options options = options_for("disagree", rank, 2);
-    options.policy = rank == 0 ? Policy::kFixed : Policy::kRamp;
-    options.planned_steps = 100;
-    options.join_timeout = milliseconds(2000);  // of who is not refused
+    options.policy.kind = rank == 0 ? SLUICE_POLICY_FIXED : SLUICE_POLICY_RAMP;
+    options.policy.planned_steps = 100;
+    options.timeouts.join_ms = 2000;  // of who is not refused
     const Error error = error_of([&] { Job job(options, {{"a", 4}}); });
     if (error.status() != SLUICE_REFUSED) return;
     ++refused;
@@ -54,34 +52,34 @@ TEST(PolicyOfAJob, PolicyOptionsThatMakeNoSenseAreNamed) {
     const char* field;
   };
   const Case cases[] = {
-      {[](Options& c) { c.policy = static_cast<Policy>(9); }, "policy is 9"},
-      {[](Options& c) { c.late = static_cast<Late>(2); }, "late is 2"},
-      {[](Options& c) { c.k = 0; }, "k is 0"},
-      {[](Options& c) { c.k = 5; }, "1 to 4, the world size"},
+      {[](Options& c) { c.policy.kind = 9; }, "policy.kind is 9"},
+      {[](Options& c) { c.policy.late = 2; }, "late is 2"},
+      {[](Options& c) { c.policy.k = 0; }, "k is 0"},
+      {[](Options& c) { c.policy.k = 5; }, "1 to 4, the world size"},
       {[](Options& c) {
-         c.policy = Policy::kSaina;
-         c.sign_threshold_permille = 1001;
+         c.policy.kind = SLUICE_POLICY_SAINA;
+         c.policy.sign_threshold_permille = 1001;
        },
        "1001"},
       {[](Options& c) {
-         c.policy = Policy::kSaina;
-         c.count_threshold = 65'536;
+         c.policy.kind = SLUICE_POLICY_SAINA;
+         c.policy.count_threshold = 65'536;
        },
        "65536"},
       {[](Options& c) {
-         c.policy = Policy::kSaina;
-         c.sign_stride = 2;
+         c.policy.kind = SLUICE_POLICY_SAINA;
+         c.policy.sign_stride = 2;
        },
        "sign_stride is 2"},
-      {[](Options& c) { c.policy = Policy::kRamp; }, "planned_steps is 0"},
+      {[](Options& c) { c.policy.kind = SLUICE_POLICY_RAMP; }, "planned_steps is 0"},
       {[](Options& c) {
-         c.policy = Policy::kSaina;
-         c.round_steps = 0;
+         c.policy.kind = SLUICE_POLICY_SAINA;
+         c.policy.round_steps = 0;
        },
        "round_steps is 0"},
   };
   for (const Case& wrong : cases) {
-    Options options = fixed("options", 0, kWorld, 2, Late::kDrop);
+    Options options = fixed("options", 0, kWorld, 2, SLUICE_LATE_DROP);
     wrong.set(options);
     const Error error = error_of([&] { Job job(options, {{"a", 4}}); });
     EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);

@@ -38,11 +38,11 @@ inline sluice::Options options_for(const std::string& name, std::uint32_t rank,
 
 // Sums of the k fastest.
 inline sluice::Options fixed(const std::string& name, std::uint32_t rank, std::uint32_t world_size,
-                             std::uint32_t k, sluice::Late late) {
+                             std::uint32_t k, sluice_late_mode late) {
   sluice::Options options = options_for(name, rank, world_size);
-  options.policy = sluice::Policy::kFixed;
-  options.k = k;
-  options.late = late;
+  options.policy.kind = SLUICE_POLICY_FIXED;
+  options.policy.k = k;
+  options.policy.late = late;
   return options;
 }
 

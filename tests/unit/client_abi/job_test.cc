@@ -26,12 +26,9 @@ using job_test::kLong;
 using job_test::on_every_rank;
 using job_test::options_for;
 using job_test::seconds_since;
-using sluice::Averaging;
-using sluice::DataType;
 using sluice::Error;
 using sluice::Job;
 using sluice::Options;
-using sluice::Schedule;
 using sluice::Tensor;
 using std::chrono::milliseconds;
 using ::testing::AllOf;
@@ -43,7 +40,7 @@ TEST(Jobs, SumManyTensorsOverManyStepsInAnyOrder) {
   static constexpr std::uint32_t kTensors = 7;
   on_every_rank(kWorld, [](std::uint32_t rank) {
     Options options = options_for("many", rank, kWorld);
-    options.averaging = Averaging::kSum;
+    options.averaging = SLUICE_AVERAGE_SUM;
     std::vector<Tensor> tensors;
     std::vector<std::vector<float>> values;
     for (std::uint32_t i = 0; i < kTensors; ++i) {
@@ -73,10 +70,10 @@ TEST(Jobs, SumManyTensorsOverManyStepsInAnyOrder) {
 
 TEST(Jobs, SendByTheScheduleAskedForAndTellItsPlan) {
   sluice::Options options = options_for("schedule", 0, 1);
-  options.schedule = Schedule::kCredit;
+  options.schedule.kind = SLUICE_SCHEDULE_CREDIT;
   options.chunk_bytes = 1024;
-  options.unit_bytes = 3000;
-  options.credit_bytes = 8192;
+  options.schedule.unit_bytes = 3000;
+  options.schedule.credit_bytes = 8192;
   sluice::Job job(options, {{"t", 5000}});
   std::vector<float> values(5000, 3);
   job.submit({0, values.data(), values.data()});
@@ -105,7 +102,7 @@ TEST(Jobs, AverageByWeightOfSamples) {
 TEST(Jobs, CarryHalfPrecision) {
   on_every_rank(2, [](std::uint32_t rank) {
     Job job(options_for("half", rank, 2),
-            {{"f16", 3, DataType::kFloat16}, {"bf16", 3, DataType::kBfloat16}});
+            {{"f16", 3, SLUICE_FLOAT16}, {"bf16", 3, SLUICE_BFLOAT16}});
     std::vector<std::uint16_t> f16(3, rank == 0 ? 0x3c00 : 0x4200);   // 1 and 3
     std::vector<std::uint16_t> bf16(3, rank == 0 ? 0x3f80 : 0x4040);  // 1 and 3
     job.submit({0, f16.data(), f16.data()});
@@ -136,7 +133,7 @@ TEST(Jobs, LeaveOutputsAloneWhereNoRankHasData) {
 TEST(Jobs, EndStepFillsInForTensorsLeftOut) {
   on_every_rank(2, [](std::uint32_t rank) {
     Options options = options_for("nil", rank, 2);
-    options.averaging = Averaging::kSum;
+    options.averaging = SLUICE_AVERAGE_SUM;
     Job job(options, {{"a", 100}, {"b", 100}});
     std::vector<float> a(100), b(100);
     for (std::uint32_t step = 1; step <= 4; ++step) {
@@ -156,7 +153,7 @@ TEST(Jobs, EndStepFillsInForTensorsLeftOut) {
 TEST(Jobs, MayRunStepsAheadWithOtherTensorsEachStep) {
   on_every_rank(2, [](std::uint32_t rank) {
     Options options = options_for("ahead", rank, 2);
-    options.averaging = Averaging::kSum;
+    options.averaging = SLUICE_AVERAGE_SUM;
     Job job(options, {{"a", 3000}, {"b", 3000}, {"c", 3000}});
     std::vector<std::vector<float>> values;
     for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
@@ -175,7 +172,7 @@ TEST(Jobs, MayRunStepsAheadWithOtherTensorsEachStep) {
 TEST(Jobs, MayHaveNoDataAtAllInAStep) {
   on_every_rank(2, [](std::uint32_t rank) {
     Options options = options_for("empty", rank, 2);
-    options.averaging = Averaging::kSum;
+    options.averaging = SLUICE_AVERAGE_SUM;
     Job job(options, {{"a", 8}, {"b", 8}});
     float a[8], b[8];
     for (std::uint32_t step = 1; step <= 6; ++step) {
@@ -267,7 +264,7 @@ TEST(Logs, ReachTheCallbackAndOtherwiseNobody) {
   ::testing::internal::CaptureStderr();
   {
     Options options = options_for("log", 0, 1);
-    options.log = [&lines](sluice_log_level, const char* text) { lines.push_back(text); };
+    options.callbacks.log = [&lines](sluice_log_level, const char* text) { lines.push_back(text); };
     Job job(options, {{"t", 8}});
     EXPECT_THAT(lines,
                 ::testing::ElementsAre(AllOf(HasSubstr("\"log\""), HasSubstr("rank 0 of 1"))));

@@ -27,12 +27,9 @@ using job_test::on_every_rank;
 using job_test::one_of_three;
 using job_test::options_for;
 using job_test::seconds_since;
-using sluice::Averaging;
-using sluice::DataType;
 using sluice::Error;
 using sluice::Job;
 using sluice::Options;
-using sluice::Schedule;
 using sluice::Tensor;
 using std::chrono::milliseconds;
 using ::testing::AllOf;
@@ -71,7 +68,7 @@ TEST(Jobs, CallBackOnceForEverySubmission) {
   on_every_rank(2, [](std::uint32_t rank) {
     Calls calls;
     Options options = options_for("callback", rank, 2);
-    options.on_tensor_done = [&calls](std::uint32_t tensor, sluice_status status) {
+    options.callbacks.on_tensor_done = [&calls](std::uint32_t tensor, sluice_status status) {
       if (tensor > 1 || status != SLUICE_OK) ++calls.wrong;
       ++calls.done;
     };
@@ -95,7 +92,7 @@ TEST(Jobs, RefuseToWaitInACallback) {
     std::atomic<int> close{-1};
   } seen;
   Options options = options_for("reentrant", 0, 1);
-  options.on_tensor_done = [&seen](std::uint32_t, sluice_status) {
+  options.callbacks.on_tensor_done = [&seen](std::uint32_t, sluice_status) {
     seen.wait = sluice_barrier(seen.job, 1000);
     seen.close = sluice_close(seen.job);
   };
@@ -131,7 +128,7 @@ TEST(Jobs, SayWhoIsMissingWhenABarrierTimesOut) {
 TEST(Jobs, WakeWithinAFractionOfASecondWhenInterrupted) {
   std::atomic<bool> interrupted{false};
   Options options = options_for("interrupt", 0, 2);
-  options.interrupted = [&interrupted] { return interrupted.load(); };
+  options.callbacks.interrupted = [&interrupted] { return interrupted.load(); };
   std::thread other([] {
     Job job(options_for("interrupt", 1, 2), {{"t", 8}});
     job.barrier(kLong);

@@ -18,11 +18,9 @@ using job_test::error_of;
 using job_test::one_of_three;
 using job_test::options_for;
 using job_test::seconds_since;
-using sluice::Averaging;
 using sluice::Error;
 using sluice::Job;
 using sluice::Options;
-using sluice::Wire;
 using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -33,18 +31,18 @@ TEST(Options, HaveTheDefaultsOfC) {
   defaults.struct_size = sizeof defaults;
   ASSERT_EQ(sluice_options_init(&defaults), SLUICE_OK);
   Options options;
-  sluice_options raw = Job::raw_options(options);
+  sluice_options raw = options.raw();
   for (const char** text : {&raw.address, &raw.job_name, &raw.secret, &raw.local_address}) {
     EXPECT_STREQ(*text, "");
     *text = nullptr;
   }
-  raw.user = nullptr;
+  raw.callbacks.user = nullptr;
   EXPECT_EQ(std::memcmp(&raw, &defaults, sizeof raw), 0);
 }
 
 TEST(Joins, EndAJoinWhenInterrupted) {
   Options options = options_for("lonely", 0, 2);
-  options.interrupted = [] { return true; };
+  options.callbacks.interrupted = [] { return true; };
   const auto start = Clock::now();
   EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_INTERRUPTED);
   EXPECT_LT(seconds_since(start), 10.0);  // of the 60 s that it may wait
@@ -52,7 +50,7 @@ TEST(Joins, EndAJoinWhenInterrupted) {
 
 TEST(Joins, NameTheRanksThatDidNotCome) {
   Options options = options_for("absentees", 1, 3);
-  options.join_timeout = milliseconds(400);
+  options.timeouts.join_ms = 400;
   const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
   EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("absentees"), HasSubstr("0"), HasSubstr("2")));
@@ -63,7 +61,7 @@ class WaitingRank {
  public:
   explicit WaitingRank(Options options, std::vector<sluice::Tensor> tensors = {{"t", 8}})
       : thread_([this, options, tensors]() mutable {
-          options.interrupted = [this] { return over_.load(); };
+          options.callbacks.interrupted = [this] { return over_.load(); };
           EXPECT_EQ(error_of([&] { Job job(options, tensors); }).status(), SLUICE_INTERRUPTED);
         }) {
     std::this_thread::sleep_for(milliseconds(300));
@@ -113,18 +111,18 @@ TEST(Joins, RefuseTensorsOfEqualShapesInAnotherOrderAndNameTheFirst) {
 
 TEST(Joins, RefuseOtherPruneOptionsAndNameTheFirst) {
   Options options = options_for("prunes", 0, 2);
-  options.prune = sluice::Prune::kStatic;
-  options.prune_fraction = 0.1;
+  options.prune.rule = SLUICE_PRUNE_STATIC;
+  options.prune.fraction = 0.1;
   const WaitingRank first(options);
   options.rank = 1;
-  options.prune_fraction = 0.25;
+  options.prune.fraction = 0.25;
   EXPECT_THAT(error_of([&] {
                 Job job(options, {{"t", 8}});
               }).what(),
               AllOf(HasSubstr("rank 1 at "), HasSubstr("says prune_fraction 0.25"),
                     HasSubstr("has 0.1 (set by rank 0")));
-  options.prune = sluice::Prune::kOff;
-  options.prune_fraction = 0.01;
+  options.prune.rule = SLUICE_PRUNE_OFF;
+  options.prune.fraction = 0.01;
   EXPECT_THAT(error_of([&] {
                 Job job(options, {{"t", 8}});
               }).what(),
@@ -134,7 +132,7 @@ TEST(Joins, RefuseOtherPruneOptionsAndNameTheFirst) {
 TEST(Joins, RefuseARankThatAveragesInAnotherWay) {
   const WaitingRank first(options_for("averages", 0, 2));
   Options options = options_for("averages", 1, 2);
-  options.averaging = Averaging::kWorld;
+  options.averaging = SLUICE_AVERAGE_WORLD;
   const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
   EXPECT_EQ(error.status(), SLUICE_REFUSED);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 1"), HasSubstr("averages by 'world'"),
@@ -143,10 +141,10 @@ TEST(Joins, RefuseARankThatAveragesInAnotherWay) {
 
 TEST(Joins, RefuseARankWithAnotherWireFormat) {
   Options options = options_for("formats", 0, 2);
-  options.wire = Wire::kInt8;
+  options.wire = SLUICE_WIRE_INT8;
   const WaitingRank first(options);
   options.rank = 1;
-  options.wire = Wire::kBfloat16;
+  options.wire = SLUICE_WIRE_BFLOAT16;
   const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
   EXPECT_EQ(error.status(), SLUICE_REFUSED);
   EXPECT_THAT(error.what(),

@@ -28,15 +28,17 @@ class LeavingBehind : public testing::Test {
   Options options(std::uint32_t world_size = 1) {
     const testing::TestInfo& info = *testing::UnitTest::GetInstance()->current_test_info();
     Options options = options_for(std::string("left-") + info.name(), 0, world_size);
-    options.prune = sluice::Prune::kStatic;
-    options.prune_fraction = 0.5;
-    options.log_level = SLUICE_LOG_WARN;
-    options.log = [this](sluice_log_level, const char* text) { said_.emplace_back(text); };
+    options.prune.rule = SLUICE_PRUNE_STATIC;
+    options.prune.fraction = 0.5;
+    options.callbacks.log_level = SLUICE_LOG_WARN;
+    options.callbacks.log = [this](sluice_log_level, const char* text) {
+      said_.emplace_back(text);
+    };
     return options;
   }
   // A pruned tensor, and what is never pruned.
   static std::vector<sluice::Tensor> tensors() {
-    return {{"g", kElems}, {"bias", kElems, sluice::DataType::kFloat32, false, true}};
+    return {{"g", kElems}, {"bias", kElems, SLUICE_FLOAT32, false, true}};
   }
   static void step(Job& job) {
     std::vector<float> values(kElems), bias(kElems, 1.0f);
@@ -100,7 +102,7 @@ TEST_F(LeavingBehind, IsNothingAfterAFlushWithAStepAndAllBefore) {
 
 TEST_F(LeavingBehind, IsNotWhatRoundingKeepsAfterAFlush) {
   Options wanted = options();
-  wanted.wire = sluice::Wire::kBfloat16;
+  wanted.wire = SLUICE_WIRE_BFLOAT16;
   {
     Job job(wanted, tensors());
     step(job);
@@ -116,9 +118,9 @@ TEST_F(LeavingBehind, IsNotWhatRoundingKeepsAfterAFlush) {
 
 TEST_F(LeavingBehind, IsNothingWhereNothingIsPruned) {
   Options wanted = options();
-  wanted.prune = sluice::Prune::kOff;
-  wanted.prune_fraction = Options().prune_fraction;
-  wanted.wire = sluice::Wire::kBfloat16;
+  wanted.prune.rule = SLUICE_PRUNE_OFF;
+  wanted.prune.fraction = Options().prune.fraction;
+  wanted.wire = SLUICE_WIRE_BFLOAT16;
   {
     Job job(wanted, tensors());
     step(job);
@@ -130,7 +132,7 @@ TEST_F(LeavingBehind, IsNothingWhereNothingIsPruned) {
 
 TEST_F(LeavingBehind, IsAResidualWithoutItsVelocity) {
   Options wanted = options();
-  wanted.prune_momentum = 0.5;
+  wanted.prune.momentum = 0.5;
   Job job(wanted, tensors());
   step(job);
   const std::vector<float> kept = job.residual(0, kElems);
@@ -145,7 +147,7 @@ TEST_F(LeavingBehind, IsNotToldByARankThatLeavesInTheMiddleOfAStep) {
     on_every_rank(2, [&](std::uint32_t rank) {
       Options wanted = options(2);
       wanted.rank = rank;
-      if (rank == 1) wanted.log = nullptr;
+      if (rank == 1) wanted.callbacks.log = nullptr;
       Job job(wanted, tensors());
       step(job);
       if (rank == 1) {

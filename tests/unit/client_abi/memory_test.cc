@@ -62,7 +62,7 @@ class Script {
     options.job_name = name_.c_str();
     options.run_id = 1;
     options.world_size = 1;
-    options.prune = SLUICE_PRUNE_STATIC;
+    options.prune.rule = SLUICE_PRUNE_STATIC;
     const sluice_tensor tensors[] = {{sizeof(sluice_tensor), "w", kElems, SLUICE_FLOAT32, 0},
                                      {sizeof(sluice_tensor), "b", 10, SLUICE_FLOAT32, 0}};
     return sluice_join(&options, tensors, 2, &job_);

@@ -30,12 +30,12 @@ bool c_accepts(const PolicyOptions& policy, std::string_view member, std::uint32
   options.address = "nowhere://x";  // looked at after the options
   options.job_name = "job";
   options.world_size = kWorld;
-  options.policy = static_cast<std::int32_t>(policy.kind);
-  options.late = static_cast<std::int32_t>(policy.late);
-  options.k = policy.k;
-  options.planned_steps = policy.planned_steps;
-#define X(name, of_join, field, ...) \
-  if (member == #field) options.field = static_cast<decltype(options.field)>(value);
+  options.policy.kind = static_cast<std::int32_t>(policy.kind);
+  options.policy.late = static_cast<std::int32_t>(policy.late);
+  options.policy.k = policy.k;
+  options.policy.planned_steps = policy.planned_steps;
+#define X(name, field, ...) \
+  if (member == #field) options.policy.field = static_cast<decltype(options.policy.field)>(value);
   SLUICE_POLICY_FIELDS(X)
 #undef X
   const sluice_tensor tensor{.struct_size = sizeof tensor, .elem_count = 8};
@@ -43,7 +43,7 @@ bool c_accepts(const PolicyOptions& policy, std::string_view member, std::uint32
   EXPECT_EQ(sluice_join(&options, &tensor, 1, &job), SLUICE_INVALID_ARGUMENT);
   const std::string text = sluice_last_error(nullptr);
   if (text.find("unknown scheme") != std::string::npos) return true;
-  EXPECT_THAT(text, testing::HasSubstr("options." + std::string(member) + " is"));
+  EXPECT_THAT(text, testing::HasSubstr("options.policy." + std::string(member) + " is"));
   return false;
 }
 
@@ -87,7 +87,7 @@ bool text_accepts(const PolicyOptions& policy, const PolicyField& field, std::ui
   }
   std::size_t wrong = SIZE_MAX;
   if (sluice_set_policy(&options, values.data(), values.size(), &wrong) == SLUICE_OK) {
-    EXPECT_EQ(options.policy, static_cast<std::int32_t>(policy.kind));
+    EXPECT_EQ(options.policy.kind, static_cast<std::int32_t>(policy.kind));
     return true;
   }
   EXPECT_EQ(sluice_policy_option_name(wrong), field.name);

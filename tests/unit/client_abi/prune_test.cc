@@ -13,24 +13,24 @@ namespace {
 
 using sluice::Job;
 using sluice::Options;
-using sluice::Prune;
 using testing::HasSubstr;
 
 constexpr std::uint32_t kRanks = 3;
 constexpr std::size_t kElems = 40'000;
 
-class Pruning : public testing::TestWithParam<Prune> {
+class Pruning : public testing::TestWithParam<sluice_prune_rule> {
  protected:
   Options options(std::uint32_t rank) const {
     const std::string name = "prune" + std::to_string(static_cast<int>(GetParam()));
     Options options = options_for(name.c_str(), rank, kRanks);
-    options.prune = GetParam();
+    options.prune.rule = GetParam();
     return options;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Every, Pruning,
-                         testing::Values(Prune::kStatic, Prune::kSampled, Prune::kSigma,
-                                         Prune::kDynamic, Prune::kDynamicRaw),
+                         testing::Values(SLUICE_PRUNE_STATIC, SLUICE_PRUNE_SAMPLED,
+                                         SLUICE_PRUNE_SIGMA, SLUICE_PRUNE_DYNAMIC,
+                                         SLUICE_PRUNE_DYNAMIC_RAW),
                          [](const auto& instance) {
                            return "rule" + std::to_string(static_cast<int>(instance.param));
                          });
@@ -42,10 +42,10 @@ TEST_P(Pruning, LeavesBehindWhatTheFlushBringsAndFewBytesUntilThen) {
   std::vector<std::vector<float>> sums(kRanks), totals(kRanks);
   on_every_rank(kRanks, [&](std::uint32_t rank) {
     Job job(options(rank), {{"g", kElems},
-                            {"bias", 2000, sluice::DataType::kFloat32, false, true},
-                            {"exact", 2000, sluice::DataType::kFloat32, true},
+                            {"bias", 2000, SLUICE_FLOAT32, false, true},
+                            {"exact", 2000, SLUICE_FLOAT32, true},
                             {"small", 1000}});
-    job.set_averaging(0, sluice::Averaging::kSum);
+    job.set_averaging(0, SLUICE_AVERAGE_SUM);
     std::mt19937 random(rank);
     std::normal_distribution<float> draw(0, 40);
     std::vector<float> gradient(kElems), sum(kElems), rest(2000, 1.0f), whole(2000);
@@ -89,10 +89,10 @@ TEST(PrunedJobs, CorrectTheMomentum) {
   std::vector<Rank> ranks(2);
   on_every_rank(2, [&](std::uint32_t rank) {
     Options options = options_for("momentum", rank, 2);
-    options.prune = Prune::kStatic;
-    options.prune_momentum = 0.5;
+    options.prune.rule = SLUICE_PRUNE_STATIC;
+    options.prune.momentum = 0.5;
     Job job(options, {{"g", kElems}, {"bias", kBiases}});
-    for (const std::uint32_t tensor : {0u, 1u}) job.set_averaging(tensor, sluice::Averaging::kSum);
+    for (const std::uint32_t tensor : {0u, 1u}) job.set_averaging(tensor, SLUICE_AVERAGE_SUM);
     Rank& own = ranks[rank];
     std::mt19937 random(rank);
     std::normal_distribution<float> draw(0, 40);
@@ -129,23 +129,23 @@ TEST(PrunedJobs, CorrectTheMomentum) {
 
 TEST(PrunedJobs, RefuseAMomentumThatNothingWouldUse) {
   for (const auto& [prune, momentum, why] :
-       {std::tuple{Prune::kOff, 0.9, "leave the momentum to the optimizer"},
-        std::tuple{Prune::kStatic, 1.0, "options.prune_momentum is 1; must be"}}) {
+       {std::tuple{SLUICE_PRUNE_OFF, 0.9, "leave the momentum to the optimizer"},
+        std::tuple{SLUICE_PRUNE_STATIC, 1.0, "options.prune.momentum is 1; must be"}}) {
     Options options = options_for("momentum", 0, 1);
-    options.prune = prune;
-    options.prune_momentum = momentum;
+    options.prune.rule = prune;
+    options.prune.momentum = momentum;
     EXPECT_THAT(error_of([&] { Job job(options, {{"g", kElems}}); }).what(), HasSubstr(why));
   }
 }
 
 TEST(PrunedJobs, AreRefusedUnderAPolicyThatReadsWholeGradients) {
-  for (const auto& [policy, reads] : {std::pair{sluice::Policy::kSaina, "reads the signs"},
-                                      {sluice::Policy::kGoodput, "reads the norms"},
-                                      {sluice::Policy::kRamp, "reads the norms"}}) {
+  for (const auto& [policy, reads] : {std::pair{SLUICE_POLICY_SAINA, "reads the signs"},
+                                      {SLUICE_POLICY_GOODPUT, "reads the norms"},
+                                      {SLUICE_POLICY_RAMP, "reads the norms"}}) {
     Options options = options_for("reader", 0, 1);
-    options.policy = policy;
-    if (policy == sluice::Policy::kRamp) options.planned_steps = 100;
-    options.prune = Prune::kStatic;
+    options.policy.kind = policy;
+    if (policy == SLUICE_POLICY_RAMP) options.policy.planned_steps = 100;
+    options.prune.rule = SLUICE_PRUNE_STATIC;
     const auto error = error_of([&] { Job job(options, {{"g", kElems}}); });
     EXPECT_EQ(error.status(), SLUICE_REFUSED);
     EXPECT_THAT(error.what(), testing::AllOf(HasSubstr(reads), HasSubstr("use policy sync")));

@@ -23,8 +23,8 @@ constexpr std::uint32_t kLayers = 2;
 Options store_options(const std::string& name, std::uint32_t rank, std::uint32_t bound,
                       std::uint32_t world_size = kRanks) {
   Options options = options_for(name, rank, world_size);
-  options.is_store = true;
-  options.staleness_bound = bound;
+  options.store.enabled = true;
+  options.store.staleness_bound = bound;
   return options;
 }
 
@@ -106,8 +106,8 @@ TEST_P(BoundedStore, EveryReadHoldsItsOwnPushesAndTheOthersWithinTheBound) {
 TEST(StoreJob, TheOptimizerAtTheStoreTakesTheMean) {
   on_every_rank(kRanks, [&](std::uint32_t rank) {
     Options options = store_options("store-sgd", rank, 0);
-    options.update = sluice::Update::kSgd;
-    options.momentum = 0.5;
+    options.store.update = SLUICE_UPDATE_SGD;
+    options.store.momentum = 0.5;
     options.reproducible = true;
     Job job(options, tensors());
     Replica replica(job);
@@ -172,28 +172,29 @@ TEST(StoreJob, WhatCannotBeIsRefusedWithTheReason) {
     change(options);
     return std::string(error_of([&] { const Job job(options, tensors()); }).what());
   };
-  EXPECT_THAT(refusal([](Options& o) { o.is_store = false; }), HasSubstr("the job is no store"));
-  EXPECT_THAT(refusal([](Options& o) { o.wire = sluice::Wire::kInt8; }),
+  EXPECT_THAT(refusal([](Options& o) { o.store.enabled = false; }),
+              HasSubstr("the job is no store"));
+  EXPECT_THAT(refusal([](Options& o) { o.wire = SLUICE_WIRE_INT8; }),
               HasSubstr("travel as float32"));
-  EXPECT_THAT(refusal([](Options& o) { o.prune = sluice::Prune::kStatic; }),
-              HasSubstr("leaves whole"));
-  EXPECT_THAT(refusal([](Options& o) { o.policy = sluice::Policy::kFixed; }), HasSubstr("polic"));
+  EXPECT_THAT(refusal([](Options& o) { o.prune.rule = SLUICE_PRUNE_STATIC; }),
+              HasSubstr("are sent whole"));
+  EXPECT_THAT(refusal([](Options& o) { o.policy.kind = SLUICE_POLICY_FIXED; }), HasSubstr("polic"));
   EXPECT_THAT(refusal([](Options& o) {
-                o.update = sluice::Update::kAdam;
-                o.staleness_bound = 1;
+                o.store.update = SLUICE_UPDATE_ADAM;
+                o.store.staleness_bound = 1;
               }),
               HasSubstr("Adam's moments"));
   EXPECT_THAT(refusal([](Options& o) {
-                o.update = sluice::Update::kSgd;
-                o.weight_decay = -1;
+                o.store.update = SLUICE_UPDATE_SGD;
+                o.store.weight_decay = -1;
               }),
               HasSubstr("weight_decay"));
   Options sums = options_for("store-sums", 0, 1);
-  sums.staleness_bound = 3;
+  sums.store.staleness_bound = 3;
   EXPECT_THAT(error_of([&] {
                 const Job job(sums, {{"a", 3}});
               }).what(),
-              HasSubstr("options.staleness_bound"));
+              HasSubstr("options.store"));
 
   Job job(store_options("store-calls", 0, 0, 1), tensors());
   Replica replica(job);
@@ -237,7 +238,7 @@ TEST(StoreJob, RanksThatMeanAnotherStoreAreRefusedWithBothValues) {
   std::array<std::string, 2> texts;
   on_every_rank(2, [&](std::uint32_t rank) {
     Options options = store_options("store-differs", rank, rank, 2);
-    options.join_timeout = milliseconds(2000);  // of who is not refused
+    options.timeouts.join_ms = 2000;  // of who is not refused
     texts[rank] = error_of([&] { const Job job(options, tensors()); }).what();
   });
   EXPECT_THAT(texts[0] + texts[1], testing::AllOf(HasSubstr("bound 0"), HasSubstr("bound 1")));

@@ -24,9 +24,7 @@ using job_test::on_every_rank;
 using job_test::options_for;
 using sluice::Error;
 using sluice::Job;
-using sluice::Late;
 using sluice::Options;
-using sluice::Policy;
 using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -171,7 +169,7 @@ class History {
 };
 
 TEST(StragglerJobs, ReplicasStayIdenticalWithASlowRank) {
-  for (const Late late : {Late::kDrop, Late::kRequeue}) {
+  for (const Late late : {SLUICE_LATE_DROP, SLUICE_LATE_REQUEUE}) {
     History history;
     std::atomic<std::uint64_t> late_chunks{0}, requeued{0};
     Finish finish;
@@ -193,7 +191,7 @@ TEST(StragglerJobs, ReplicasStayIdenticalWithASlowRank) {
       }
     });
     EXPECT_GT(late_chunks, 0u);
-    EXPECT_EQ(requeued != 0, late == Late::kRequeue);
+    EXPECT_EQ(requeued != 0, late == SLUICE_LATE_REQUEUE);
   }
 }
 
@@ -202,7 +200,7 @@ TEST(StragglerJobs, RankThatSleptBeyondTheWindowGetsTheStateOfAnother) {
   std::atomic<std::uint32_t> resyncs{0}, front{0};
   Finish finish;
   on_every_rank(kWorld, [&](std::uint32_t rank) {
-    Trainee trainee(fixed("asleep", rank, kWorld, 3, Late::kRequeue));
+    Trainee trainee(fixed("asleep", rank, kWorld, 3, SLUICE_LATE_REQUEUE));
     bool there = false, slept = false;
     while (!finish.everybody(there, trainee.step() >= 60)) {
       if (rank == 3 && trainee.step() >= 5 && !slept) {
@@ -223,7 +221,7 @@ TEST(StragglerJobs, RankThatLeftInTheMiddleComesBackAndTheOthersGoOn) {
   History history;
   Finish finish;
   on_every_rank(kWorld, [&](std::uint32_t rank) {
-    const Options options = fixed("back", rank, kWorld, 2, Late::kDrop);
+    const Options options = fixed("back", rank, kWorld, 2, SLUICE_LATE_DROP);
     auto trainee = std::make_unique<Trainee>(options);
     bool there = false, left = false;
     while (!finish.everybody(there, trainee->step() >= 20 && (rank != 2 || left))) {
@@ -247,7 +245,7 @@ TEST(StragglerJobs, RankThatLeftInTheMiddleComesBackAndTheOthersGoOn) {
 
 TEST(StragglerJobs, EveryStepIsReported) {
   on_every_rank(kWorld, [](std::uint32_t rank) {
-    Trainee trainee(fixed("report", rank, kWorld, 4, Late::kDrop));
+    Trainee trainee(fixed("report", rank, kWorld, 4, SLUICE_LATE_DROP));
     EXPECT_EQ(error_of([&] { trainee.job().report(); }).status(), SLUICE_NOT_FOUND);
     for (int step = 0; step < 20; ++step) trainee.turn(milliseconds(0));
     trainee.job().wait_step(kLong);
@@ -274,8 +272,8 @@ TEST(StragglerJobs, EveryStepIsReported) {
 TEST(StragglerJobs, AResyncInTheMiddleOfAStepIsRefusedAndTheStepGoesOn) {
   on_every_rank(2, [](std::uint32_t rank) {
     Options options = options_for("mid-step", rank, 2);
-    options.policy = Policy::kFixed;
-    options.k = 1;
+    options.policy.kind = SLUICE_POLICY_FIXED;
+    options.policy.k = 1;
     Job job(options, {{"a", 4}, {"b", 4}});
     float value[4] = {1, 2, 3, 4};
     job.submit({0, value, value});
@@ -293,8 +291,8 @@ TEST(StragglerJobs, AResyncInTheMiddleOfAStepIsRefusedAndTheStepGoesOn) {
 TEST(StragglerJobs, TheFirstStepsWaitForAGradientOfEveryRank) {
   on_every_rank(2, [](std::uint32_t rank) {
     Options options = options_for("first-steps", rank, 2);
-    options.policy = Policy::kFixed;
-    options.k = 1;
+    options.policy.kind = SLUICE_POLICY_FIXED;
+    options.policy.k = 1;
     Job job(options, {{"a", 4}});
     float value[4] = {1, 2, 3, 4};
     for (int step = 1; step <= 2; ++step) {
@@ -331,7 +329,7 @@ TEST(StragglerJobs, ASynchronousJobHasNothingToCatchUpWith) {
 
 TEST(Turns, AStepThatWasGivenOutIsSubmittedInFull) {
   Options options = options_for("turns", 0, 1);
-  options.policy = Policy::kFixed;
+  options.policy.kind = SLUICE_POLICY_FIXED;
   Job job(options, {{"a", 8}, {"b", 8}});
   EXPECT_EQ(job.next_turn().kind, SLUICE_TURN_COMPUTE);
   const Error error = error_of([&] { job.next_turn(kLong); });

@@ -13,10 +13,9 @@ namespace {
 
 using sluice::Job;
 using sluice::Options;
-using sluice::Wire;
 using testing::HasSubstr;
 
-class WireFormats : public testing::TestWithParam<Wire> {
+class WireFormats : public testing::TestWithParam<sluice_wire> {
  protected:
   Options options(std::uint32_t rank, std::uint32_t world_size) const {
     Options options =
@@ -26,11 +25,12 @@ class WireFormats : public testing::TestWithParam<Wire> {
   }
   // A quarter of the float's bytes, or half.
   std::uint64_t most_bytes(std::uint64_t floats) const {
-    return (GetParam() == Wire::kInt8 ? 1 : 2) * floats * 11 / 10;
+    return (GetParam() == SLUICE_WIRE_INT8 ? 1 : 2) * floats * 11 / 10;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Every, WireFormats,
-                         testing::Values(Wire::kFloat16, Wire::kBfloat16, Wire::kInt8),
+                         testing::Values(SLUICE_WIRE_FLOAT16, SLUICE_WIRE_BFLOAT16,
+                                         SLUICE_WIRE_INT8),
                          [](const auto& instance) {
                            return "format" + std::to_string(static_cast<int>(instance.param));
                          });
@@ -44,8 +44,7 @@ TEST_P(WireFormats, LoseNothingOverManyStepsAndAgreeOnEveryRank) {
   std::vector<std::vector<float>> averages(kRanks), totals(kRanks), residuals(kRanks);
   std::vector<std::uint64_t> sent(kRanks);
   on_every_rank(kRanks, [&](std::uint32_t rank) {
-    Job job(options(rank, kRanks),
-            {{"g", kElems}, {"exact", 100, sluice::DataType::kFloat32, true}});
+    Job job(options(rank, kRanks), {{"g", kElems}, {"exact", 100, SLUICE_FLOAT32, true}});
     std::mt19937 random(rank);
     std::normal_distribution<float> draw(0.25f);
     std::vector<float> gradient(kElems), average(kElems), exact(100, 1 + 0x1p-20f), same(100);
@@ -97,7 +96,7 @@ TEST_P(WireFormats, ShowWhatIsNotFiniteAndKeepItOutOfTheResidual) {
 
 TEST_P(WireFormats, ResidualsAreSavedSetAndScaled) {
   on_every_rank(1, [&](std::uint32_t rank) {
-    Job job(options(rank, 1), {{"g", 8}, {"h", 8, sluice::DataType::kFloat16}});
+    Job job(options(rank, 1), {{"g", 8}, {"h", 8, SLUICE_FLOAT16}});
     job.set_residual(0, std::vector<float>(8, 0.5f));
     job.scale_residuals(4);
     EXPECT_EQ(job.residual(0, 8), std::vector<float>(8, 2.0f));

@@ -10,8 +10,8 @@ TEST_F(DeviceJobs, SumWhatLiesInDeviceMemoryBesideWhatLiesInTheHosts) {
   on_every_rank(2, [&](std::uint32_t rank) {
     std::atomic<int> told{0};
     Options wanted = options("device-sum", rank, 2);
-    wanted.averaging = sluice::Averaging::kSum;
-    wanted.on_tensor_done = [&](std::uint32_t, sluice_status status) {
+    wanted.averaging = SLUICE_AVERAGE_SUM;
+    wanted.callbacks.on_tensor_done = [&](std::uint32_t, sluice_status status) {
       told += status == SLUICE_OK;
     };
     Job job(wanted, {{"big", kBig}, {"small", kSmall}, {"host", 100}});
@@ -65,7 +65,7 @@ TEST_F(DeviceJobs, EndAStepWhereTheApplicationSaidSo) {
 TEST_F(DeviceJobs, GetAverageWithoutAGradientOfTheirOwn) {
   on_every_rank(2, [&](std::uint32_t rank) {
     Options wanted = options("device-nil", rank, 2);
-    wanted.averaging = sluice::Averaging::kSum;
+    wanted.averaging = SLUICE_AVERAGE_SUM;
     Job job(wanted, {{"a", kSmall}});
     DeviceFloats a(kSmall);
     a.write(ramp(kSmall, 5));
@@ -84,7 +84,7 @@ TEST_F(DeviceJobs, PruneAsHostMemoryIsPruned) {
   for (const bool on_device : {false, true}) {
     on_every_rank(2, [&](std::uint32_t rank) {
       Options wanted = options(on_device ? "device-prune" : "host-prune", rank, 2);
-      wanted.prune = sluice::Prune::kStatic;
+      wanted.prune.rule = SLUICE_PRUNE_STATIC;
       Job job(wanted, {{"g", kElems}});
       DeviceFloats memory(kElems);
       std::vector<float> values = ramp(kElems, static_cast<float>(rank + 1));
@@ -134,7 +134,7 @@ TEST_F(DeviceJobs, FailForAllWhenACopyFails) {
     on_every_rank(1, [&](std::uint32_t rank) {
       std::atomic<int> told{0};
       Options wanted = options(name.c_str(), rank, 1);
-      wanted.on_tensor_done = [&](std::uint32_t, sluice_status status) {
+      wanted.callbacks.on_tensor_done = [&](std::uint32_t, sluice_status status) {
         told += status != SLUICE_OK;
       };
       Job job(wanted, {{"a", kSmall}});
@@ -157,7 +157,7 @@ TEST_F(DeviceJobs, FailForAllWhenACopyFails) {
   const auto start = Clock::now();
   on_every_rank(2, [&](std::uint32_t rank) {
     Options wanted = options("device-others", rank, 2);
-    if (rank == 1) wanted.memory = Memory::kHost;
+    if (rank == 1) wanted.device.memory = SLUICE_MEMORY_HOST;
     DeviceFloats a(kSmall);
     std::vector<float> host(kSmall);
     const sluice::Error error = error_of([&] {  // the other rank hears of it in any of these
@@ -204,18 +204,20 @@ TEST_F(DeviceJobs, SayWhichWayIsTakenAndWhyNotTheOthers) {
   ::setenv("SLUICE_FAKE_DEVICE", "absent=pinned", 1);
   std::string log;
   Options wanted = options("device-log", 0, 1);
-  wanted.log = [&](sluice_log_level, const char* text) { log += std::string(text) + "\n"; };
+  wanted.callbacks.log = [&](sluice_log_level, const char* text) {
+    log += std::string(text) + "\n";
+  };
   { Job job(wanted, {{"a", kSmall}}); }
   EXPECT_THAT(log, AllOf(HasSubstr("not gpudirect: no transport"),
                          HasSubstr("not pinned: the fake device has no pinned"),
                          HasSubstr("device 1 (fake 1, pinned_zero_copy): copies at 4 GB/s")));
-  wanted.memory = Memory::kPinned;
+  wanted.device.memory = SLUICE_MEMORY_PINNED;
   const sluice::Error forced = error_of([&] { Job job(wanted, {{"a", kSmall}}); });
   EXPECT_EQ(forced.status(), SLUICE_IO_ERROR);
   EXPECT_THAT(forced.what(), HasSubstr("pinned: the fake device has no pinned"));
-  wanted.memory = Memory::kGpudirect;
+  wanted.device.memory = SLUICE_MEMORY_GPUDIRECT;
   EXPECT_THAT(error_of([&] { Job job(wanted, {{"a", kSmall}}); }).what(), HasSubstr("gpudirect"));
-  wanted.memory = Memory::kDevice;
+  wanted.device.memory = SLUICE_MEMORY_DEVICE;
   wanted.device = 2;
   const sluice::Error missing = error_of([&] { Job job(wanted, {{"a", kSmall}}); });
   EXPECT_EQ(missing.status(), SLUICE_NOT_FOUND);

@@ -14,7 +14,6 @@
 namespace job_test {
 
 using sluice::Job;
-using sluice::Memory;
 using sluice::Options;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -74,8 +73,8 @@ class DeviceJobs : public testing::Test {
   }
   static Options options(const char* name, std::uint32_t rank, std::uint32_t world_size) {
     Options options = options_for(name, rank, world_size);
-    options.memory = Memory::kDevice;
-    options.device = 1;
+    options.device.memory = SLUICE_MEMORY_DEVICE;
+    options.device.index = 1;
     return options;
   }
   static std::vector<float> ramp(std::size_t count, float factor) {

@@ -13,17 +13,17 @@ namespace {
 
 struct Loss {
   const char* name;
-  sluice::Wire wire;
-  sluice::Prune prune;
+  sluice_wire wire;
+  sluice_prune_rule prune;
 };
 constexpr Loss kLosses[] = {
-    {"bf16", sluice::Wire::kBfloat16, sluice::Prune::kOff},
-    {"f16", sluice::Wire::kFloat16, sluice::Prune::kOff},
-    {"i8", sluice::Wire::kInt8, sluice::Prune::kOff},
-    {"static", sluice::Wire::kFloat32, sluice::Prune::kStatic},
-    {"static-bf16", sluice::Wire::kBfloat16, sluice::Prune::kStatic},
-    {"sigma-i8", sluice::Wire::kInt8, sluice::Prune::kSigma},
-    {"dynamic-f16", sluice::Wire::kFloat16, sluice::Prune::kDynamic},
+    {"bf16", SLUICE_WIRE_BFLOAT16, SLUICE_PRUNE_OFF},
+    {"f16", SLUICE_WIRE_FLOAT16, SLUICE_PRUNE_OFF},
+    {"i8", SLUICE_WIRE_INT8, SLUICE_PRUNE_OFF},
+    {"static", SLUICE_WIRE_FLOAT32, SLUICE_PRUNE_STATIC},
+    {"static-bf16", SLUICE_WIRE_BFLOAT16, SLUICE_PRUNE_STATIC},
+    {"sigma-i8", SLUICE_WIRE_INT8, SLUICE_PRUNE_SIGMA},
+    {"dynamic-f16", SLUICE_WIRE_FLOAT16, SLUICE_PRUNE_DYNAMIC},
 };
 
 // What a rank has after some steps, and what it has said to the appliance.
@@ -48,9 +48,9 @@ std::vector<float> spread(std::size_t count, std::uint32_t seed) {
 }
 
 // The same script over either memory; of `from` on gradients are the host's in a job of a device.
-Outcome run_script(Options wanted, std::uint32_t rank, Memory memory, int host_from = 1000) {
+Outcome run_script(Options wanted, std::uint32_t rank, sluice_memory memory, int host_from = 1000) {
   const std::vector<std::size_t> counts{20'000, 3'001, 500};
-  wanted.memory = memory;
+  wanted.device.memory = memory;
   Job job(wanted, {{"w", counts[0]}, {"v", counts[1]}, {"few", counts[2]}});
   const auto run = [&](std::uint32_t tensor, auto&& at) {
     job.submit_device({tensor, at.get(), at.get(), 1, tensor}, nullptr);
@@ -59,7 +59,7 @@ Outcome run_script(Options wanted, std::uint32_t rank, Memory memory, int host_f
   for (const std::size_t count : counts) device.emplace_back(count);
   Outcome outcome;
   for (int step = 0; step < 5; ++step) {
-    const bool on_device = memory != Memory::kHost && step < host_from;
+    const bool on_device = memory != SLUICE_MEMORY_HOST && step < host_from;
     if (step == 2) job.scale_residuals(0.5);
     if (step == 4) job.flush_residuals();
     std::vector<std::vector<float>> values;
@@ -107,14 +107,14 @@ TEST_F(DeviceJobs, GiveWhatTheHostGivesBitForBitWhereverIsPrunedAndRounded) {
         Options wanted = options(name.c_str(), rank, 2);
         wanted.allow_nil = true;
         wanted.wire = loss.wire;
-        wanted.prune = loss.prune;
-        if (loss.prune == sluice::Prune::kSigma) wanted.prune_sigmas = 2;
-        if (loss.prune == sluice::Prune::kStatic) wanted.prune_warmup = 2;
-        outcomes[way][rank] =
-            run_script(wanted, rank, way == 0 ? Memory::kHost : Memory::kDevice, way == 2 ? 2 : 9);
+        wanted.prune.rule = loss.prune;
+        if (loss.prune == SLUICE_PRUNE_SIGMA) wanted.prune.sigmas = 2;
+        if (loss.prune == SLUICE_PRUNE_STATIC) wanted.prune.warmup = 2;
+        outcomes[way][rank] = run_script(
+            wanted, rank, way == 0 ? SLUICE_MEMORY_HOST : SLUICE_MEMORY_DEVICE, way == 2 ? 2 : 9);
       });
     EXPECT_FALSE(outcomes[0][0].averages.empty());
-    EXPECT_EQ(outcomes[0][0].left_counts[3] != 0, loss.prune != sluice::Prune::kOff);
+    EXPECT_EQ(outcomes[0][0].left_counts[3] != 0, loss.prune != SLUICE_PRUNE_OFF);
     EXPECT_EQ(outcomes[0][0].left_counts[4], 0u) << "after a flush";
     EXPECT_NE(outcomes[0][0].residuals[0], std::vector<float>(20'000)) << "nothing was lost";
     for (int way = 1; way < 3; ++way)
@@ -135,7 +135,9 @@ TEST_F(DeviceJobs, CrossTheBusAsTheyTravelOrSayWhyNot) {
     Found it;
     Options wanted = options(name, 0, 1);
     change(wanted);
-    wanted.log = [&](sluice_log_level, const char* text) { it.log += std::string(text) + "\n"; };
+    wanted.callbacks.log = [&](sluice_log_level, const char* text) {
+      it.log += std::string(text) + "\n";
+    };
     Job job(wanted, {{"g", kBig}});
     DeviceFloats memory(kBig);
     memory.write(spread(kBig, 1));
@@ -156,13 +158,13 @@ TEST_F(DeviceJobs, CrossTheBusAsTheyTravelOrSayWhyNot) {
   const Found plain = found("bus-plain", [](Options&) {});
   EXPECT_THAT(plain.log, AllOf(testing::Not(there), testing::Not(whole)));
   EXPECT_EQ(plain.from_device, kBytes);
-  const Found half = found("bus-half", [](Options& o) { o.wire = sluice::Wire::kBfloat16; });
+  const Found half = found("bus-half", [](Options& o) { o.wire = SLUICE_WIRE_BFLOAT16; });
   EXPECT_THAT(half.log, AllOf(there, testing::Not(whole)));
   EXPECT_EQ(half.from_device, kBytes / 2);
   EXPECT_LT(half.to_device, kBytes / 2 + kBytes / 40) << "results, and 25 bytes a chunk";
-  const Found quarter = found("bus-quarter", [](Options& o) { o.wire = sluice::Wire::kInt8; });
+  const Found quarter = found("bus-quarter", [](Options& o) { o.wire = SLUICE_WIRE_INT8; });
   EXPECT_LT(quarter.from_device, kBytes / 4 + kBytes / 200);
-  const Found pruned = found("bus-pruned", [](Options& o) { o.prune = sluice::Prune::kStatic; });
+  const Found pruned = found("bus-pruned", [](Options& o) { o.prune.rule = SLUICE_PRUNE_STATIC; });
   EXPECT_THAT(pruned.log, there);
   EXPECT_LT(pruned.from_device, kBytes / 35) << "1 % of the values, their places, 10 bytes a chunk";
   EXPECT_LT(pruned.to_device, kBytes / 20);
@@ -171,14 +173,14 @@ TEST_F(DeviceJobs, CrossTheBusAsTheyTravelOrSayWhyNot) {
     EXPECT_EQ(one.from_device, kBytes);
     EXPECT_EQ(one.to_device, kBytes);
   };
-  is_whole(found("bus-sampled", [](Options& o) { o.prune = sluice::Prune::kSampled; }),
+  is_whole(found("bus-sampled", [](Options& o) { o.prune.rule = SLUICE_PRUNE_SAMPLED; }),
            "the rule 'sampled' is the host's");
-  is_whole(found("bus-raw", [](Options& o) { o.prune = sluice::Prune::kDynamicRaw; }),
+  is_whole(found("bus-raw", [](Options& o) { o.prune.rule = SLUICE_PRUNE_DYNAMIC_RAW; }),
            "the rule 'dynamic_raw' is the host's");
   is_whole(found("bus-momentum",
                  [](Options& o) {
-                   o.prune = sluice::Prune::kStatic;
-                   o.prune_momentum = 0.9;
+                   o.prune.rule = SLUICE_PRUNE_STATIC;
+                   o.prune.momentum = 0.9;
                  }),
            "momentum correction is the host's");
 }
@@ -196,7 +198,7 @@ Ledger run_late(const Options& wanted, std::uint32_t rank, std::latch& all_over)
   Job job(wanted, {{"w", kElems}});
   DeviceFloats memory(kElems);
   std::vector<float> values(kElems);
-  const bool on_device = wanted.memory != Memory::kHost;
+  const bool on_device = wanted.device.memory != SLUICE_MEMORY_HOST;
   for (std::uint32_t step = 0; step < kSteps;) {
     if (job.position().behind != 0) {
       on_device ? job.submit_device({0, nullptr, memory.get()}, nullptr, true)
@@ -230,12 +232,11 @@ TEST_F(DeviceJobs, LoseNothingOfWhatIsLate) {
     std::latch all_over(3);
     std::atomic<int> behind{0};
     on_every_rank(3, [&](std::uint32_t rank) {
-      Options wanted =
-          fixed("device-late" + std::to_string(attempt), rank, 3, 2, sluice::Late::kDrop);
-      wanted.averaging = sluice::Averaging::kSum;
-      wanted.prune = sluice::Prune::kStatic;
-      wanted.prune_fraction = 0.3;
-      if (rank != 1) wanted.memory = Memory::kDevice;
+      Options wanted = fixed("device-late" + std::to_string(attempt), rank, 3, 2, SLUICE_LATE_DROP);
+      wanted.averaging = SLUICE_AVERAGE_SUM;
+      wanted.prune.rule = SLUICE_PRUNE_STATIC;
+      wanted.prune.fraction = 0.3;
+      if (rank != 1) wanted.device.memory = SLUICE_MEMORY_DEVICE;
       try {
         ledgers[rank] = run_late(wanted, rank, all_over);
       } catch (const sluice::Error& error) {
@@ -264,8 +265,8 @@ TEST_F(DeviceJobs, AreBusyForWhoAsksWhatIsLeftBehindInTheMiddleOfAStep) {
   std::promise<void> asked;
   on_every_rank(2, [&](std::uint32_t rank) {
     Options wanted = options("far-asks", rank, 2);
-    wanted.prune = sluice::Prune::kStatic;
-    wanted.memory = rank == 0 ? Memory::kDevice : Memory::kHost;
+    wanted.prune.rule = SLUICE_PRUNE_STATIC;
+    wanted.device.memory = rank == 0 ? SLUICE_MEMORY_DEVICE : SLUICE_MEMORY_HOST;
     Job job(wanted, {{"far", kBig}});
     DeviceFloats far(kBig);
     std::vector<float> near(kBig);
@@ -294,10 +295,10 @@ TEST_F(DeviceJobs, FailForAllWhenAKernelFails) {
     const auto start = Clock::now();
     on_every_rank(2, [&](std::uint32_t rank) {
       Options wanted = options(("device-kernel" + std::to_string(which)).c_str(), rank, 2);
-      wanted.wire = sluice::Wire::kBfloat16;
-      if (rank == 1) wanted.memory = Memory::kHost;
+      wanted.wire = SLUICE_WIRE_BFLOAT16;
+      if (rank == 1) wanted.device.memory = SLUICE_MEMORY_HOST;
       std::atomic<int> told{0}, ended{0};
-      wanted.on_tensor_done = [&](std::uint32_t, sluice_status status) {
+      wanted.callbacks.on_tensor_done = [&](std::uint32_t, sluice_status status) {
         ++ended;
         told += status != SLUICE_OK;
       };
