@@ -166,8 +166,8 @@ Result<Opened> open_relay(const JoinRequest& request) {
     if (Status status = serve_neighbours(request, places.value(), opened.served); !status.ok())
       return status;
   std::vector<std::unique_ptr<Transport>> transports;  // of the lanes
-  const auto prepare = [&](const LanePlace& place, SessionOptions& options) -> Status {
-    const bool spare = place.way >= Way::kSurvey;
+  const auto prepare = [&](const LegAddress& place, SessionOptions& options) -> Status {
+    const bool spare = place.role >= Role::kStates;
     if (spare && places.value().stand_ins.empty())
       return {StatusCode::kNotFound, "only a file says which appliances there are"};
     const auto& appliances = spare ? places.value().stand_ins : places.value().appliances;
@@ -191,8 +191,8 @@ Result<Opened> open_relay(const JoinRequest& request) {
   std::unique_ptr<Relay> relay = std::move(made).value();
   for (const std::uint32_t lane : relay->send_order())
     opened.lines.push_back(
-        {relay->lanes()[lane].session, std::move(transports[lane]), relay->turn()});
-  opened.session = &relay->lanes().front().session;
+        {relay->legs()[lane].session, std::move(transports[lane]), relay->turn()});
+  opened.session = &relay->legs().front().session;
   opened.driven = relay.get();
   opened.calls = std::move(relay);
   return opened;

@@ -5,25 +5,25 @@
 namespace sluice::client {
 namespace {
 
-Handover::Kind kind_of(Way way) noexcept {
-  CHECK(way < Way::kMeeting);
-  if (way == Way::kUp) return Handover::Kind::kReduce;
-  return way == Way::kTurn ? Handover::Kind::kAllReduce : Handover::Kind::kBroadcast;
+Handover::Kind kind_of(Role role) noexcept {
+  CHECK(role < Role::kRendezvous);
+  if (role == Role::kUp) return Handover::Kind::kReduce;
+  return role == Role::kTurn ? Handover::Kind::kAllReduce : Handover::Kind::kBroadcast;
 }
 
 }  // namespace
 
 void Failover::add_row(const Row& row, std::uint32_t owner) {
   CHECK(state() == State::kNone);
-  const std::uint32_t index = handover_.add_row(kind_of(row.way), owner);
+  const std::uint32_t index = handover_.add_row(kind_of(row.role), owner);
   CHECK(index == rows_.size());
   rows_.push_back(row);
 }
 
-void Failover::set_spares(const Spares& spares) noexcept {
-  CHECK(state() == State::kNone && spares.survey_lane != 0);
-  spares_ = spares;
-  has_spares_ = true;
+void Failover::set_standbys(const Standbys& standbys) noexcept {
+  CHECK(state() == State::kNone && standbys.states_leg != 0);
+  standbys_ = standbys;
+  has_standbys_ = true;
 }
 
 Failover::State Failover::state() const noexcept {
@@ -32,17 +32,17 @@ Failover::State Failover::state() const noexcept {
     case Handover::State::kExchanging: return State::kExchanging;
     case Handover::State::kKnown: return State::kMoved;
   }
-  return has_spares_ ? State::kReady : State::kNone;
+  return has_standbys_ ? State::kReady : State::kNone;
 }
 
 void Failover::give_up() noexcept {
   CHECK(state() == State::kReady);
-  has_spares_ = false;
+  has_standbys_ = false;
 }
 
 void Failover::regain() noexcept {
-  CHECK(state() == State::kNone && spares_.survey_lane != 0);
-  has_spares_ = true;
+  CHECK(state() == State::kNone && standbys_.states_leg != 0);
+  has_standbys_ = true;
 }
 
 void Failover::begin(Step step, std::uint32_t collectives) {

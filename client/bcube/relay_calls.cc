@@ -12,7 +12,7 @@ void Relay::leave(wire::LeaveReason reason, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
   const bool idle = is_idle();
   state_ = SessionState::kLeaving;
-  for (Lane& lane : lanes_) lane.session.leave(idle ? reason : wire::LeaveReason::kAbnormal, now);
+  for (Leg& leg : legs_) leg.session.leave(idle ? reason : wire::LeaveReason::kAbnormal, now);
 }
 
 // ---- collectives ----
@@ -37,11 +37,11 @@ std::string Relay::describe_collective() const {
          std::to_string(collective_->root->value);
 }
 
-void Relay::handle_collective(const Lane& lane, const Event& event, TimeNs now) {
-  const std::uint32_t level = lane.place.level;
-  if (is_spare(lane) != is_away(level) || !is_in_collective(level)) return;  // of a lost one
+void Relay::handle_collective(const Leg& leg, const Event& event, TimeNs now) {
+  const std::uint32_t level = leg.address.level;
+  if (is_standby(leg) != is_away(level) || !is_in_collective(level)) return;  // of a lost one
   collective_->running = false;
-  ++meetings_over_[level];
+  ++collectives_ended_[level];
   event.status.ok() ? advance_collective(now) : fail(event.status, now);
 }
 
@@ -58,14 +58,14 @@ void Relay::advance_collective(TimeNs now) {
     ++call.next_level;
     if (!takes_part) continue;
     call.running = true;
-    const std::uint32_t lane = is_away(level) ? failovers_[level].spares().survey_lane : level;
-    Session& session = lanes_[lane].session;
+    const std::uint32_t leg = is_away(level) ? failovers_[level].standbys().states_leg : level;
+    Session& session = legs_[leg].session;
     const Status status =
         call.root ? session.broadcast(
                         Rank{static_cast<std::uint16_t>(bcube_.digit(call.root->value, level))},
                         call.buffer, call.bytes, now)
                   : session.barrier(now);
-    if (!status.ok() && !will_move(lanes_[level])) return fail(status, now);
+    if (!status.ok() && !will_move(legs_[level])) return fail(status, now);
     return;  // its event goes on
   }
   if (is_voting()) return;  // who leaves now must leave nothing undone
@@ -97,9 +97,9 @@ const StepReport* Relay::report(Step step) const noexcept {
 
 Counters Relay::counters() const {
   Counters sum;
-  for (const Lane& lane : lanes_) {
-    sum += lane.session.counters();
-    sum.detoured_lanes += is_detoured(lane);
+  for (const Leg& leg : legs_) {
+    sum += leg.session.counters();
+    sum.detoured_lanes += is_detoured(leg);
   }
   for (const Failover& failover : failovers_) sum.detours += failover.moves();
   tell_facts(sum);
@@ -110,11 +110,11 @@ std::optional<PartCounters> Relay::part_counters(std::uint32_t index) const {
   const std::uint32_t levels = bcube_.levels();
   if (index >= levels * levels) return {};
   PartCounters part{.thread = index / levels, .level = index % levels};
-  for (const Lane& lane : lanes_)
-    if (lane.place.way < Way::kMeeting && lane.place.thread == part.thread &&
-        lane.place.level == part.level) {
-      part.counters += lane.session.counters();
-      part.counters.detoured_lanes += is_detoured(lane);
+  for (const Leg& leg : legs_)
+    if (leg.address.role < Role::kRendezvous && leg.address.thread == part.thread &&
+        leg.address.level == part.level) {
+      part.counters += leg.session.counters();
+      part.counters.detoured_lanes += is_detoured(leg);
     }
   if (!failovers_.empty()) part.counters.detours = failovers_[part.level].moves();
   tell_facts(part.counters);
@@ -127,57 +127,57 @@ void Relay::tell_facts(Counters& counters) const {
   counters.shards = shards_;
 }
 
-// Of lanes that stand about as long as any the one that comes first in a slice's way, which is
-// nearest to the cause: later ones wait for what this one shall give. Without a survey that is not
-// back nothing goes on.
-const Relay::Lane& Relay::most_stalled(TimeNs now) const noexcept {
-  const auto stalled_ns = [&](const Lane& lane) {
-    return is_lost(lane) ? 0 : lane.session.stalled_ns(now);  // nobody waits for those
+// Of legs that stand about as long as any the one that comes first in a slice's way, which is
+// nearest to the cause: later ones wait for what this one shall give. Nothing goes
+// on before the servers' states are known.
+const Relay::Leg& Relay::most_stalled(TimeNs now) const noexcept {
+  const auto stalled_ns = [&](const Leg& leg) {
+    return is_lost(leg) ? 0 : leg.session.stalled_ns(now);  // nobody waits for those
   };
   for (const Failover& failover : failovers_) {
     if (failover.state() != Failover::State::kExchanging) continue;
-    const Lane& survey = lanes_[failover.spares().survey_lane];
-    if (stalled_ns(survey) != 0) return survey;
+    const Leg& states = legs_[failover.standbys().states_leg];
+    if (stalled_ns(states) != 0) return states;
   }
-  const auto of_place = [](const LanePlace& place) {
-    const auto stage = static_cast<int>(place.stage);
-    return std::pair(place.way, place.way == Way::kDown ? -stage : stage);
+  const auto of_place = [](const LegAddress& address) {
+    const auto stage = static_cast<int>(address.stage);
+    return std::pair(address.role, address.role == Role::kDown ? -stage : stage);
   };
-  // Where lanes have moved, that of the first row under way; surveys and votes wait for no slice.
-  const auto in_way = [&](const Lane& lane) {
-    if (!is_spare(lane)) return of_place(lane.place);
-    if (lane.place.way != Way::kSpare) return std::pair(Way::kUp, 0);
-    auto first = of_place(lane.place);
-    for (const Failover::Row& row : failovers_[lane.place.level].rows())
-      if (row.is_under_way() && &lanes_[row.spare] == &lane)
-        first = std::min(first, of_place(lanes_[row.lane].place));
+  // Where legs have moved, that of the first row under way; states and votes wait for no slice.
+  const auto in_way = [&](const Leg& leg) {
+    if (!is_standby(leg)) return of_place(leg.address);
+    if (leg.address.role != Role::kStandby) return std::pair(Role::kUp, 0);
+    auto first = of_place(leg.address);
+    for (const Failover::Row& row : failovers_[leg.address.level].rows())
+      if (row.is_under_way() && &legs_[row.standby] == &leg)
+        first = std::min(first, of_place(legs_[row.leg].address));
     return first;
   };
-  const auto has_just_moved = [&](const Lane& lane) {  // its slices have stood elsewhere before
-    return is_spare(lane) && stalled_ns(lane) != 0 &&
-           failovers_[lane.place.level].handover().first_step() + 1 >= tensors_.current();
+  const auto has_just_moved = [&](const Leg& leg) {  // its slices have stood elsewhere before
+    return is_standby(leg) && stalled_ns(leg) != 0 &&
+           failovers_[leg.address.level].handover().first_step() + 1 >= tensors_.current();
   };
   DurationNs most_ns = 0;
-  for (const Lane& lane : lanes_) most_ns = std::max(most_ns, stalled_ns(lane));
-  const Lane* found = nullptr;
-  for (const Lane& lane : lanes_)
-    if (most_ns != 0 && (2 * stalled_ns(lane) >= most_ns || has_just_moved(lane)) &&
-        (found == nullptr || in_way(lane) < in_way(*found)))
-      found = &lane;
-  return found == nullptr ? lanes_.front() : *found;
+  for (const Leg& leg : legs_) most_ns = std::max(most_ns, stalled_ns(leg));
+  const Leg* found = nullptr;
+  for (const Leg& leg : legs_)
+    if (most_ns != 0 && (2 * stalled_ns(leg) >= most_ns || has_just_moved(leg)) &&
+        (found == nullptr || in_way(leg) < in_way(*found)))
+      found = &leg;
+  return found == nullptr ? legs_.front() : *found;
 }
 
 Stall Relay::stall(TimeNs now) const {
   if (state_ == SessionState::kJoining) {
-    const auto late = std::ranges::find_if(
-        lanes_, [this](const Lane& lane) { return !runs(lane) && !is_lost(lane); });
-    return late == lanes_.end() ? Stall() : late->session.stall(now);
+    const auto late =
+        std::ranges::find_if(legs_, [this](const Leg& leg) { return !runs(leg) && !is_lost(leg); });
+    return late == legs_.end() ? Stall() : late->session.stall(now);
   }
-  const Lane& lane = most_stalled(now);
-  Stall found = lane.session.stall(now);
+  const Leg& leg = most_stalled(now);
+  Stall found = leg.session.stall(now);
   // Its ranks are places at a switch.
   const auto places = std::exchange(found.missing, {});
-  const std::uint32_t level = lane.place.level;
+  const std::uint32_t level = leg.address.level;
   const std::uint32_t home = bcube_.switch_of(options_.rank.value, level);
   for (std::uint32_t place = 0; place < bcube_.switch_ports(); ++place)
     if (places[place / 64] >> (place % 64) & 1) {
@@ -192,10 +192,10 @@ std::string Relay::describe_plan() const {
   text += mode_ == BcubeMode::kPlain ? ", plain" : ", aggregated";
   for (std::uint32_t level = 0; level < failovers_.size(); ++level)
     if (const std::string moved = describe_failover(level); !moved.empty()) text += "\n" + moved;
-  for (const Lane& lane : lanes_) {
-    const Counters counters = lane.session.counters();
-    text += "\n" + lane.session.place() + "slices " + std::to_string(lane.slices.size()) +
-            ", sent " + std::to_string(counters.packets_sent) + " packets, " +
+  for (const Leg& leg : legs_) {
+    const Counters counters = leg.session.counters();
+    text += "\n" + leg.session.place() + "slices " + std::to_string(leg.slices.size()) + ", sent " +
+            std::to_string(counters.packets_sent) + " packets, " +
             std::to_string(counters.bytes_sent) + " bytes, received " +
             std::to_string(counters.packets_received) + ", " +
             std::to_string(counters.bytes_received) + ", again " +

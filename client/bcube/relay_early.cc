@@ -8,16 +8,16 @@
 namespace sluice::client {
 
 // A switch that does not answer, or that a server does not reach, is done without when all of its
-// servers are where its lanes move to: only then is it known that none of them is missing. What was
+// servers are where its legs move to: only then is it known that none of them is missing. What was
 // refused is somebody's mistake.
-void Relay::lose_early(Lane& lane, const Status& why, TimeNs now) {
-  const std::uint32_t level = lane.place.level;
-  Failover* const failover = failover_of(lane);
+void Relay::lose_early(Leg& leg, const Status& why, TimeNs now) {
+  const std::uint32_t level = leg.address.level;
+  Failover* const failover = failover_of(leg);
   if (failover == nullptr) return fail(why, now);
-  const bool home_lost = ways_[level].home.is_lost();
-  if (is_spare(lane)) {
-    if (home_lost) return fail_moved(lane, why, now);
-    return is_lost(lane) ? void() : lose_spare(lane, why, now);
+  const bool home_lost = failbacks_[level].home.is_lost();
+  if (is_standby(leg)) {
+    if (home_lost) return fail_moved(leg, why, now);
+    return is_lost(leg) ? void() : lose_standby(leg, why, now);
   }
   if (home_lost) return;
   const bool mistake = why.code() != StatusCode::kUnreachable &&
@@ -25,35 +25,35 @@ void Relay::lose_early(Lane& lane, const Status& why, TimeNs now) {
                        why.code() != StatusCode::kClosed;
   if (mistake || failover->state() == Failover::State::kNone) return fail(why, now);
   why_moved_[level] = why;
-  ways_[level].home.lose(now);
-  for_lanes_beside(lane,
-                   [now](Lane& other) { other.session.leave(wire::LeaveReason::kAbnormal, now); });
+  failbacks_[level].home.lose(now);
+  for_legs_beside(leg,
+                  [now](Leg& other) { other.session.leave(wire::LeaveReason::kAbnormal, now); });
   if (all_run_ns_[level] != 0) return move_early(level, now);
   events_.push({.kind = Event::Kind::kStalled, .status = why});
 }
 
 void Relay::move_early(std::uint32_t level, TimeNs now) {
   const Status why = why_moved_[level];
-  move(lanes_[level], why, now);
+  move(legs_[level], why, now);
 }
 
-// Whether all servers of a switch are where its lanes would move to. Whoever forwards to them may
+// Whether all servers of a switch are where its legs would move to. Whoever forwards to them may
 // start late, but not much later than this worker's job.
-void Relay::await_spares(TimeNs now) {
+void Relay::await_standbys(TimeNs now) {
   if (state_ != SessionState::kJoining && state_ != SessionState::kRunning) return;
   for (std::uint32_t level = 0; level < failovers_.size(); ++level) {
     const Failover& failover = failovers_[level];
     if (all_run_ns_[level] != 0 || failover.state() == Failover::State::kNone) continue;
-    Lane& survey = lanes_[failover.spares().survey_lane];
+    Leg& states = legs_[failover.standbys().states_leg];
     bool all_run = true;
-    for_lanes_beside(survey, [&](const Lane& lane) { all_run &= runs(lane); });
+    for_legs_beside(states, [&](const Leg& leg) { all_run &= runs(leg); });
     if (all_run) {
       all_run_ns_[level] = now;
-      if (failover.state() == Failover::State::kReady && ways_[level].home.is_lost())
+      if (failover.state() == Failover::State::kReady && failbacks_[level].home.is_lost())
         move_early(level, now);
     } else if (state_ == SessionState::kRunning &&
                now - started_ns_ >= options_.connect_timeout_ns) {
-      lose(survey, {StatusCode::kUnreachable, survey.session.place() + "not all servers reach it"},
+      lose(states, {StatusCode::kUnreachable, states.session.place() + "not all servers reach it"},
            now);
     }
   }
@@ -64,14 +64,14 @@ void Relay::await_spares(TimeNs now) {
 void Relay::miss_absent(TimeNs now) {
   for (std::uint32_t level = 0; level < failovers_.size(); ++level) {
     if (failovers_[level].state() != Failover::State::kReady || all_run_ns_[level] == 0) continue;
-    const Lane* late = nullptr;
-    for_lanes_beside(lanes_[level], [&](const Lane& lane) {
-      if (lane.session.preparing()) all_run_ns_[level] = now;  // whoever is next waits for that
-      if (!runs(lane)) late = &lane;
+    const Leg* late = nullptr;
+    for_legs_beside(legs_[level], [&](const Leg& leg) {
+      if (leg.session.preparing()) all_run_ns_[level] = now;  // whoever is next waits for that
+      if (!runs(leg)) late = &leg;
     });
     if (late == nullptr || now - all_run_ns_[level] < options_.silence_timeout_ns) continue;
     const std::string missing = late->session.missing_ranks();
-    lose(lanes_[level],
+    lose(legs_[level],
          {StatusCode::kTimedOut, late->session.place() +
                                      (missing.empty() ? "no answer" : "missing: " + missing) +
                                      ", though all servers of the switch run"},
@@ -79,20 +79,20 @@ void Relay::miss_absent(TimeNs now) {
   }
 }
 
-// At home, or where the lanes of a level that was lost early have moved.
+// At home, or where the legs of a level that was lost early have moved.
 bool Relay::start_when_all_are_here(TimeNs now) {
   CHECK(state_ == SessionState::kJoining);
-  const auto awaited = [this](const Lane& lane) {
-    if (is_spare(lane) || has_moved(lane.place.level)) return false;
-    return !runs(lane) || !met_[lane.place.level];
+  const auto awaited = [this](const Leg& leg) {
+    if (is_standby(leg) || has_moved(leg.address.level)) return false;
+    return !runs(leg) || !met_[leg.address.level];
   };
-  if (std::ranges::any_of(lanes_, awaited)) return false;
+  if (std::ranges::any_of(legs_, awaited)) return false;
   state_ = SessionState::kRunning;
   started_ns_ = now;
-  const auto first = std::ranges::find_if(lanes_, runs);
-  CHECK(first != lanes_.end());
+  const auto first = std::ranges::find_if(legs_, runs);
+  CHECK(first != legs_.end());
   facts_ = first->session.facts();
-  facts_.averaging = resolved(options_.averaging, {});  // a spare's would be a sum
+  facts_.averaging = resolved(options_.averaging, {});  // a standby's would be a sum
   shards_ = first->session.counters().shards;
   events_.push({.kind = Event::Kind::kStarted});
   return true;

@@ -170,16 +170,16 @@ void BcubeWorld::check_contribution(const Address& address,
   if (!ok(wire::parse(datagram, packet)) || packet.type() != wire::PacketType::kContribution)
     return;
   client::Relay& relay = *servers_[address.server].relay;
-  const client::Relay::Lane& lane = relay.lanes()[address.lane];
+  const client::Relay::Leg& lane = relay.legs()[address.lane];
   const Step step = relay.tensors().current();  // a lane that came later has steps of its own
   const auto& body = packet.body<wire::Contribution>();
   if ((body.flow.flags & wire::kFlagNil) != 0 || lane.slices.empty()) return;
   const client::Layout& layout = lane.session.layout();
   for_each_chunk(packet, body, body.flow.flags, [&](ChunkIndex chunk, auto payload) {
     const client::ChunkSpan span = layout.chunk(chunk);
-    const client::Leg leg = layout.tensor(span.tensor).leg;
+    const client::Hop hop = layout.tensor(span.tensor).hop;
     const client::Slice& slice = slices_[lane.slices[span.tensor]];
-    const bool first = leg == client::Leg::kFirst || leg == client::Leg::kWhole;
+    const bool first = hop == client::Hop::kFirst || hop == client::Hop::kWhole;
     const bool half_way = layout.tensor(span.tensor).exact;
     if (!first || half_way || !plan_.is_lossy(slice.tensor)) return;
     if (!said_.insert({step, address.server, address.lane, chunk}).second) return;

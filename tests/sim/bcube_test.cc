@@ -235,16 +235,16 @@ TEST(Bcube, ServersOfASwitchDifferInItsDigitAlone) {
 TEST(Bcube, ServersOfASwitchSendToDifferentHostsFirst) {
   BcubeWorld world(options_of({3, 2, BcubeMode::kPlain}));
   const client::Bcube& bcube = world.bcube();
-  using Kind = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, client::Way>;
+  using Kind = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, client::Role>;
   std::map<Kind, std::vector<std::uint32_t>> first;  // hosts, by level, switch, stage and way
   for (std::uint32_t server = 0; server < bcube.servers(); ++server) {
-    std::set<std::tuple<std::uint32_t, std::uint32_t, client::Way>> seen;
+    std::set<std::tuple<std::uint32_t, std::uint32_t, client::Role>> seen;
     const client::Relay& relay = world.relay(server);
     for (const std::uint32_t lane : relay.send_order()) {
-      const client::LanePlace& place = relay.lanes()[lane].place;
-      if (place.way >= client::Way::kMeeting) continue;
-      if (seen.insert({place.level, place.stage, place.way}).second)
-        first[{place.level, place.switch_index, place.stage, place.way}].push_back(place.host);
+      const client::LegAddress& place = relay.legs()[lane].address;
+      if (place.role >= client::Role::kRendezvous) continue;
+      if (seen.insert({place.level, place.stage, place.role}).second)
+        first[{place.level, place.switch_index, place.stage, place.role}].push_back(place.host);
     }
   }
   ASSERT_FALSE(first.empty());

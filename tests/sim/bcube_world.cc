@@ -164,7 +164,7 @@ bool BcubeWorld::run(TimeNs until) {
         Server& server = servers_[event.target];
         if (server.timer_at > now || is_away({Part::Kind::kServer, event.target}, now)) break;
         server.timer_at = kNever;
-        for (client::Relay::Lane& lane : server.relay->lanes())
+        for (client::Relay::Leg& lane : server.relay->legs())
           if (lane.session.next_timeout() <= now) lane.session.handle_timeout(now);
         pump_server(event.target, now);
         break;
@@ -204,8 +204,8 @@ std::string BcubeWorld::describe_stall() const {
 
 // ---- cables ----
 
-const client::LanePlace& BcubeWorld::place_of(const Address& address) const {
-  return servers_[address.server].relay->lanes()[address.lane].place;
+const client::LegAddress& BcubeWorld::place_of(const Address& address) const {
+  return servers_[address.server].relay->legs()[address.lane].address;
 }
 
 void BcubeWorld::put(std::uint32_t link, const Address& address,
@@ -230,8 +230,9 @@ void BcubeWorld::pass(std::uint32_t link, const Address& address, FrameIndex fra
   const Part::Kind way = link % 2 == 0 ? Part::Kind::kOut : Part::Kind::kIn;
   if (is_away({Part::Kind::kCable, server, level}, now) || is_away({way, server, level}, now))
     return pool_.give_back(frame);
-  const client::Way of = place_of(address).way;
-  if (of < client::Way::kMeeting || of == client::Way::kSpare)  // the others are no gradients
+  const client::Role of = place_of(address).role;
+  if (of < client::Role::kRendezvous ||
+      of == client::Role::kStandby)  // the others are no gradients
     links_[link].data_bytes += data_bytes_of(datagram);
   const std::size_t frame_bytes = pool_[frame].bytes.size();
   links_[link].wire_bytes += frame_bytes;
@@ -261,9 +262,9 @@ void BcubeWorld::arrive(std::uint32_t link, FrameIndex frame, TimeNs now) {
 // way of its neighbour at another level, and back.
 std::optional<std::uint32_t> BcubeWorld::next_link(std::uint32_t link,
                                                    const Address& address) const {
-  const client::LanePlace& place = place_of(address);
+  const client::LegAddress& place = place_of(address);
   const bool at_switch = link % 2 == 0;
-  const bool direct = place.way < client::Way::kSurvey;
+  const bool direct = place.role < client::Role::kStates;
   const std::uint32_t port = port_of(place);
   const std::uint32_t neighbour =
       direct ? address.server : bcube_.detour_neighbour(address.server, place.level);
@@ -282,7 +283,7 @@ std::optional<std::uint32_t> BcubeWorld::next_link(std::uint32_t link,
 void BcubeWorld::deliver(const Address& address, const wire::Datagram& datagram, TimeNs now) {
   if (address.to_appliance) return to_box(address, datagram, now);
   if (is_away({Part::Kind::kServer, address.server}, now)) return;
-  auto& lane = servers_[address.server].relay->lanes()[address.lane];
+  auto& lane = servers_[address.server].relay->legs()[address.lane];
   (void)lane.session.handle_datagram(datagram.payload, now);
   pump_server(address.server, now);
 }
@@ -333,9 +334,9 @@ void BcubeWorld::pump_box(std::uint32_t index, TimeNs now) {
 void BcubeWorld::send_from_box(std::uint32_t box, const Address& to,
                                std::span<const std::uint8_t> datagram, Priority priority,
                                TimeNs now) {
-  const client::LanePlace& place = place_of(to);
+  const client::LegAddress& place = place_of(to);
   const std::uint32_t level = place.level;
-  const bool direct = place.way < client::Way::kSurvey;
+  const bool direct = place.role < client::Role::kStates;
   const std::uint32_t server = direct ? to.server : bcube_.detour_neighbour(to.server, place.level);
   if (!plain()) return put(up_link(server, level) + 1, to, datagram, priority, now);
   if (box == server && !direct)
@@ -358,7 +359,7 @@ void BcubeWorld::pump_server(std::uint32_t index, TimeNs now) {
     again |= transmit(index, now);
   }
   TimeNs next = server.submitting ? std::max(server.due_ns, now + 1) : kNever;
-  for (const client::Relay::Lane& lane : server.relay->lanes())
+  for (const client::Relay::Leg& lane : server.relay->legs())
     next = std::min(next, std::max(lane.session.next_timeout(), now + kMicrosecond));
   if (next == kNever || server.timer_at <= next) return;
   server.timer_at = next;
@@ -369,8 +370,8 @@ bool BcubeWorld::transmit(std::uint32_t index, TimeNs now) {
   bool any = false;
   client::Relay& relay = *servers_[index].relay;
   for (const std::uint32_t lane_index : relay.send_order()) {
-    client::Relay::Lane& lane = relay.lanes()[lane_index];
-    const client::LanePlace& place = lane.place;
+    client::Relay::Leg& lane = relay.legs()[lane_index];
+    const client::LegAddress& place = lane.address;
     const std::uint32_t host = bcube_.server_at(place.level, place.switch_index, place.host);
     const std::uint32_t appliance =
         plain() ? host : place.level * bcube_.switches_per_level() + place.switch_index;

@@ -225,10 +225,10 @@ class BcubeWorld {
   bool plain() const { return options_.mode == client::BcubeMode::kPlain; }
   // A server's port takes more of its lanes, which order what waits.
   bool has_room(std::uint32_t link) const { return plain() || links_[link].link.waiting() < 32; }
-  const client::LanePlace& place_of(const Address& address) const;
+  const client::LegAddress& place_of(const Address& address) const;
   // A server's port that a lane's datagrams use.
-  std::uint32_t port_of(const client::LanePlace& place) const {
-    const bool spare = place.way >= client::Way::kSurvey;
+  std::uint32_t port_of(const client::LegAddress& place) const {
+    const bool spare = place.role >= client::Role::kStates;
     return spare ? bcube_.detour_level(place.level) : place.level;
   }
   std::optional<std::uint32_t> next_link(std::uint32_t link, const Address& address) const;

@@ -76,12 +76,12 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
                      " of a store: its elements are float32, as they are");
     if (tensor.begins_block) end_block();
     layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));
-    const Dtype travels = tensor.leg == Leg::kTurn ? tensor.dtype : wire_dtype(tensor, wire);
-    const Dtype result = tensor.leg == Leg::kFirst ? tensor.dtype : wire_dtype(tensor, wire);
+    const Dtype travels = tensor.hop == Hop::kTurn ? tensor.dtype : wire_dtype(tensor, wire);
+    const Dtype result = tensor.hop == Hop::kFirst ? tensor.dtype : wire_dtype(tensor, wire);
     layout.wire_dtypes_.push_back(travels);
     layout.result_dtypes_.push_back(result);
     // A chunk that travels in one format holds what it does in another one on the next leg.
-    const Dtype widest = tensor.leg == Leg::kWhole ? travels : tensor.dtype;
+    const Dtype widest = tensor.hop == Hop::kWhole ? travels : tensor.dtype;
     const std::uint64_t chunk_elems =
         (chunk_bytes - (payload_bytes(widest, 1) - dtype_bytes(widest))) / dtype_bytes(widest);
     layout.chunk_elems_.push_back(static_cast<std::uint32_t>(chunk_elems));

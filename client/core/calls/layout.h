@@ -18,7 +18,7 @@ namespace sluice::client {
 
 // What is special about a part of a tensor on its way through a BCube, whose half-way sums are
 // float32 whatever the wire format is.
-enum class Leg : std::uint8_t {
+enum class Hop : std::uint8_t {
   kWhole,  // nothing: contributions and results travel in the wire format
   kFirst,  // contributions alone do: the result is a half-way sum
   kTurn,   // the result alone does: the average, of half-way sums
@@ -32,7 +32,7 @@ struct TensorSpec {
   bool exact = false;         // it travels as it is, whatever the wire format and the pruning are
   bool dense = false;         // it is never pruned
   bool begins_block = false;  // its chunks begin a block of 64: the first of a layer of a store
-  Leg leg{};
+  Hop hop{};
   // What is submitted is such that the wire format holds it, and whoever submits it keeps the
   // residual; outputs are as results travel: a sum in float32, an average else.
   bool relayed = false;

@@ -1,4 +1,4 @@
-#include "client/bcube/way_back.h"
+#include "client/bcube/failback.h"
 
 #include <algorithm>
 
@@ -14,12 +14,12 @@ constexpr DurationNs kSteady = 64 * kSecond;
 
 }  // namespace
 
-void WayBack::change(State from, State to) noexcept {
+void Failback::change(State from, State to) noexcept {
   CHECK(state_ == from && to != State::kHere);
   state_ = to;
 }
 
-void WayBack::lose(TimeNs now) noexcept {
+void Failback::lose(TimeNs now) noexcept {
   if (is_lost()) return;
   const bool again = ended_ns_ != 0 && now - ended_ns_ < kSteady;
   wait_ns_ = again ? std::min(2 * wait_ns_, kLongestWait) : kFirstWait;
@@ -28,14 +28,14 @@ void WayBack::lose(TimeNs now) noexcept {
 }
 
 // Who was answered and got no further waits longer: it may be the box that comes and goes.
-void WayBack::fail(TimeNs now) noexcept {
+void Failback::fail(TimeNs now) noexcept {
   if (state_ == State::kHere || state_ == State::kWaiting) return;
   if (state_ != State::kAsking) wait_ns_ = std::min(2 * wait_ns_, kLongestWait);
   due_ns_ = now + wait_ns_;
   state_ = State::kWaiting;
 }
 
-void WayBack::end(TimeNs now) noexcept {
+void Failback::end(TimeNs now) noexcept {
   CHECK(is_lost());
   ended_ns_ = now;
   state_ = State::kHere;
