@@ -36,8 +36,8 @@ def compiled_call(module):
     if type(module).__name__ == "OptimizedModule":  # torch.compile(module)
         return "forward", own["forward"]
     forward = getattr(module, "forward", None)  # torch.compile(module.forward), or of the class's
-    if isinstance(forward, Part) or (hasattr(forward, "_torchdynamo_orig_callable") and
-                                     not getattr(forward, "_torchdynamo_disable", False)):
+    if isinstance(forward, CompiledCall) or (hasattr(forward, "_torchdynamo_orig_callable") and
+                                             not getattr(forward, "_torchdynamo_disable", False)):
         return "forward", forward
     return None
 
@@ -50,10 +50,10 @@ def compiled_modules(module):
         found for child in module.children() for found in compiled_modules(child)))
 
 
-class Part:
+class CompiledCall:
     """Stands in the place of a compiled module's call: before(), then the call, within around().
 
-    `frames` counts what was compiled in all calls of all parts: of this process, as dynamo's count.
+    `frames` counts what all of these in this process have compiled, as dynamo counts it.
     """
 
     frames = 0
@@ -71,7 +71,7 @@ class Part:
             with self._around():
                 return self._call(*arguments, **options)
         finally:
-            Part.frames += frames() - compiled_before
+            CompiledCall.frames += frames() - compiled_before
 
     def remove(self):
         if vars(self._module).get(self._name) is not self:
@@ -83,14 +83,15 @@ class Part:
 
 
 class Signs:
-    """Tells whether torch.compile was at work since this was made, but for the calls of Parts."""
+    """Tells whether torch.compile was at work since this was made, but by a
+    CompiledCall."""
 
     def __init__(self):
-        self._frames = frames() - Part.frames
+        self._frames = frames() - CompiledCall.frames
 
     def any(self, module):
         """In `module`'s children or anywhere in this process."""
-        if frames() - Part.frames != self._frames:
+        if frames() - CompiledCall.frames != self._frames:
             return True
-        return any(call is not None and not isinstance(call[1], Part)
+        return any(call is not None and not isinstance(call[1], CompiledCall)
                    for call in map(compiled_call, compiled_modules(module)))

@@ -48,7 +48,7 @@ class _Buffer:
         self.tensor().detach().copy_(self.agreed)
 
 
-class _Part:
+class _BufferGroup:
     """Buffers that share one tensor of the job: those of all normalisation layers, which are small,
     or a single other one, which may be large and constant and is then left out."""
 
@@ -89,8 +89,8 @@ class Replica:
                 self._all.append(buffer)
                 if tensor.numel() and _carried(tensor):
                     (statistics if isinstance(owner, _STATISTICS) else others).append(buffer)
-        self.parts = [_Part("sluice.buffers", statistics, False)] if statistics else []
-        self.parts += [_Part(f"sluice.buffer.{b.name}", [b], True) for b in others]
+        self.parts = [_BufferGroup("sluice.buffers", statistics, False)] if statistics else []
+        self.parts += [_BufferGroup(f"sluice.buffer.{b.name}", [b], True) for b in others]
         self._moving = [*statistics, *others]
 
     @torch.no_grad()

@@ -30,7 +30,8 @@ from torch import overrides
 from torch.overrides import TorchFunctionMode
 
 from sluice import errors
-from sluice._torch_dynamo import Part, compiled_call, compiled_modules, is_tracing, unseen
+from sluice._torch_dynamo import (CompiledCall, compiled_call, compiled_modules, is_tracing,
+                                  unseen)
 
 _FACTS = {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.stride,
           torch.Tensor.requires_grad_}  # these look at no element
@@ -110,13 +111,13 @@ class Watch:
         self.units = {}  # index -> indices that are asked for together: those of one layer
         self.owners = {}  # index -> the module that has it, unless that is compiled
         self._replaced = []
-        self._parts = []
+        self._calls = []
         compiled = set()
         for child in compiled_modules(module):
             own = [indices[p] for p in child.parameters() if p in indices]
             compiled.update(child.modules())
             self.units.update((index, own) for index in own)
-            self._parts.append(Part(child, lambda own=own: enter(own), around))
+            self._calls.append(CompiledCall(child, lambda own=own: enter(own), around))
         for child in module.modules():
             own = [indices[p] for p in child.parameters(recurse=False) if p in indices]
             if isinstance(child, torch.jit.ScriptModule):
@@ -135,8 +136,8 @@ class Watch:
             self.units.setdefault(index, [index])
 
     def remove(self):
-        for part in self._parts:
-            part.remove()
+        for call in self._calls:
+            call.remove()
         for child, parameters in self._replaced:
             current = OrderedDict(child._parameters)
             parameters.clear()
