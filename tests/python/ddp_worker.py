@@ -37,6 +37,15 @@ class Model(nn.Module):
         return sum(terms)
 
 
+def error_of(kind, call, *arguments, **options):
+    """The text of the exception of this kind that the call raises; None when it raises none."""
+    try:
+        call(*arguments, **options)
+    except kind as error:
+        return str(error)
+    return None
+
+
 def gradients_of(rank, step, shapes=SHAPES, dtype=torch.float32):
     """Integers that differ by rank, step, tensor and element; small enough for every type."""
     found = []

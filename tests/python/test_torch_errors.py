@@ -16,11 +16,9 @@ def attach_to_nobody(rank):
     import sluice.torch
     model = w.start()
     start = time.monotonic()
-    try:
-        sluice.torch.attach(model, "udp://127.0.0.1:9", job="lonely")
-    except sluice.Unreachable as error:
-        return time.monotonic() - start, str(error)
-    return None
+    text = w.error_of(sluice.Unreachable, sluice.torch.attach, model, "udp://127.0.0.1:9",
+                      job="lonely")
+    return time.monotonic() - start, text
 
 
 @pytest.mark.usefixtures("library")
@@ -33,11 +31,7 @@ def test_no_appliance_is_an_error_within_five_seconds(tmp_path):
 def attach_inside(rank):
     import ddp_worker as w
     import sluice.torch
-    try:
-        sluice.torch.attach(w.start(), "inproc://inside")
-    except sluice.InvalidArgument as error:
-        return str(error)
-    return None
+    return w.error_of(sluice.InvalidArgument, sluice.torch.attach, w.start(), "inproc://inside")
 
 
 @pytest.mark.usefixtures("library")
@@ -49,11 +43,7 @@ def test_an_appliance_inside_one_process_is_refused_to_a_group_of_processes(tmp_
 def attach_with_wrong_secret(rank):
     import ddp_worker as w
     import sluice.torch
-    try:
-        sluice.torch.attach(w.start(), secret="wrong")
-    except sluice.Refused as error:
-        return str(error)
-    return None
+    return w.error_of(sluice.Refused, sluice.torch.attach, w.start(), secret="wrong")
 
 
 def test_a_wrong_secret_is_refused(appliance, tmp_path):
@@ -85,43 +75,31 @@ def bad_models(rank):
     import torch
     from torch import nn
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-    texts = []
+
+    def refusal(*arguments, **options):
+        return w.error_of(sluice.InvalidArgument, sluice.torch.attach, *arguments, **options)
+
+    alone = dict(rank=0, world_size=1)
     double = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     embedding = nn.Sequential(nn.Embedding(4, 2, sparse=True), nn.Linear(2, 2))
-    for model in (nn.Linear(2, 2), w.start(double), w.start(embedding)):
-        try:
-            sluice.torch.attach(model, "inproc://unused")
-        except sluice.InvalidArgument as error:
-            texts.append(str(error))
+    texts = [refusal(model, "inproc://unused")
+             for model in (nn.Linear(2, 2), w.start(double), w.start(embedding))]
     good = w.start(nn.Linear(2, 2))
-    sluice.torch.attach(good, "inproc://once", rank=0, world_size=1)
-    try:
-        sluice.torch.attach(good, "inproc://once", rank=0, world_size=1)
-    except sluice.InvalidArgument as error:
-        texts.append(str(error))
+    sluice.torch.attach(good, "inproc://once", **alone)
+    texts.append(refusal(good, "inproc://once", **alone))
     for copied in (pickle.loads(pickle.dumps(good)), copy.deepcopy(good)):
         copied(torch.ones(1, 2)).sum().backward()  # by DDP's own all-reduce, and can be attached
-    try:
-        sluice.torch.attach(copied, "inproc://copy", rank=0, world_size=1, weight=-1)
-    except sluice.InvalidArgument as error:
-        texts.append(str(error))
-    try:
-        sluice.torch.attach(copied, "inproc://copy", join_timeout="5")
-    except sluice.InvalidArgument as error:
-        texts.append(str(error))
-    sluice.torch.attach(copied, "inproc://copy", rank=0, world_size=1)
+    texts.append(refusal(copied, "inproc://copy", weight=-1, **alone))
+    texts.append(refusal(copied, "inproc://copy", join_timeout="5"))
+    sluice.torch.attach(copied, "inproc://copy", **alone)
     hooked = w.start(nn.Linear(2, 2))
     hooked.register_comm_hook(None, allreduce_hook)
-    try:
-        sluice.torch.attach(hooked, "inproc://hooked", rank=0, world_size=1)
-    except sluice.InvalidArgument as error:
-        texts.append(str(error))
-    try:
+    texts.append(refusal(hooked, "inproc://hooked", **alone))
+
+    def joined():
         with good.join():
             good(torch.ones(1, 2))
-    except sluice.InvalidArgument as error:
-        texts.append(str(error))
-    return texts
+    return [*texts, w.error_of(sluice.InvalidArgument, joined)]
 
 
 @pytest.mark.usefixtures("library")
@@ -197,15 +175,14 @@ def one_rank_raises(rank):
     import sluice.torch
     model = w.start()
     sluice.torch.attach(model)
-    for step in (1, 2):  # DDP rebuilds its buckets over the process group at the second forward
-        model(w.gradients_of(rank, step)).backward()
-    if rank == 1:
-        raise ValueError("no such file: shard 17")
-    try:
-        model(w.gradients_of(rank, 3)).backward()
-    except sluice.PeerLost as error:
-        return str(error)
-    return None
+
+    def train():
+        for step in (1, 2, 3):  # DDP rebuilds its buckets over the process group at the second
+            if (rank, step) == (1, 3):
+                raise ValueError("no such file: shard 17")
+            model(w.gradients_of(rank, step)).backward()
+    # Rank 0 may hear of it before it has the result of step 2.
+    return w.error_of(sluice.PeerLost, train)
 
 
 def test_a_rank_that_ends_with_an_exception_fails_the_others_with_its_name(appliance, tmp_path):
@@ -226,15 +203,8 @@ def static_graph_loses_a_peer(rank):
     if rank == 1:
         attachment.job.abort()
         return None
-    try:
-        loss.backward()
-    except RuntimeError as error:
-        first = str(error)
-    try:
-        model(w.gradients_of(rank, 1))
-    except sluice.PeerLost as error:
-        return first, str(error)
-    return None
+    return (w.error_of(RuntimeError, loss.backward),
+            w.error_of(sluice.PeerLost, model, w.gradients_of(rank, 1)))
 
 
 def test_a_peer_lost_in_the_first_backward_of_a_static_graph_is_named(appliance, tmp_path):

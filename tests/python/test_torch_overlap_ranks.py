@@ -149,10 +149,7 @@ def skips_a_batch(rank, detached):
         optimizer.step()
         optimizer.zero_grad()
     if detached:
-        try:
-            attachment.detach()
-        except sluice.PeerLost as error:
-            return str(error)
+        return w.error_of(sluice.PeerLost, attachment.detach) or ""
     return ""
 
 
@@ -230,12 +227,8 @@ def tolerant(rank):
     import sluice.torch
     import torch
     model = w.start(gradient_as_bucket_view=True)
-    try:
-        sluice.torch.overlap(model, torch.optim.SGD(model.parameters(), lr=1.0), policy="fixed",
-                             k=1)
-    except sluice.InvalidArgument as error:
-        return str(error)
-    return None
+    return w.error_of(sluice.InvalidArgument, sluice.torch.overlap, model,
+                      torch.optim.SGD(model.parameters(), lr=1.0), policy="fixed", k=1)
 
 
 def test_a_policy_with_k_below_n_is_refused_and_the_remedy_named(appliance, tmp_path):

@@ -99,11 +99,7 @@ def dies_before_it_gives_its_parameters(rank):
     import ddp_worker as w
     if rank == 0:  # as by running out of memory while it starts
         _torch_replica.Replica.broadcast = lambda *_arguments, **_options: os._exit(9)
-    try:
-        w.start_solo(w.net_with_statistics(), policy="fixed", k=2)
-    except sluice.PeerLost as error:
-        return str(error)
-    return "attached"
+    return w.error_of(sluice.PeerLost, w.start_solo, w.net_with_statistics(), policy="fixed", k=2)
 
 
 def test_a_rank_0_that_dies_while_it_starts_is_named_by_those_that_wait_in_attach(
@@ -148,11 +144,7 @@ def test_a_rank_that_is_killed_and_started_again_takes_a_peers_state(appliance, 
 def stock_group(rank):
     import ddp_worker as w
     import sluice.torch
-    try:
-        sluice.torch.attach(w.start(), policy="fixed", k=1)
-    except sluice.InvalidArgument as error:
-        return str(error)
-    return None
+    return w.error_of(sluice.InvalidArgument, sluice.torch.attach, w.start(), policy="fixed", k=1)
 
 
 def test_a_stock_group_is_refused_for_k_below_n_and_the_remedy_named(appliance, tmp_path):
@@ -284,10 +276,7 @@ def mistakes(rank):
     texts = []
 
     def note(function):
-        try:
-            function()
-        except sluice.InvalidArgument as error:
-            texts.append(str(error))
+        texts.append(w.error_of(sluice.InvalidArgument, function))
 
     group = sluice.torch.solo_group()
     wrap = lambda: torch.nn.parallel.DistributedDataParallel(w.Model(), process_group=group)
