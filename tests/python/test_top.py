@@ -321,6 +321,20 @@ def test_a_signal_ends_it_and_gives_the_terminal_back(number, status):
         assert terminal.end() == status
 
 
+def test_ctrl_z_gives_the_terminal_back_and_going_on_takes_it_again():
+    # In a session of its own the kernel does not stop it: it goes on at once.
+    with Served(page()) as server, Terminal(server.address, "--interval", "0.2") as terminal:
+        terminal.wait_for("digits")
+        before = len(terminal.read())
+        terminal.process.send_signal(signal.SIGTSTP)
+        deadline = time.monotonic() + 30
+        while not re.search(r"\x1b\[\?1049l.*\x1b\[\?1049h.*digits", terminal.read()[before:],
+                            re.DOTALL):
+            assert time.monotonic() < deadline
+        terminal.press(b"q")
+        assert terminal.end() == 0
+
+
 def test_colours_mark_alarms_unless_they_are_unwanted():
     with Served(page()) as server:
         with Terminal(server.address) as terminal:
