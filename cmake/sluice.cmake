@@ -33,6 +33,8 @@ if(SLUICE_SANITIZE)
   add_link_options(-fsanitize=${sanitizers})
 endif()
 add_custom_target(sluice_sanitizable)
+# What the tests of `./run test quick` need.
+add_custom_target(sluice_quick)
 
 # The packet path's libraries carry code for both: to be linked as it is, and to be optimized across
 # libraries in the programs that ask for it with sluice_optimize_link(). All others are linked as
@@ -162,6 +164,9 @@ function(sluice_test name)
   else()
     sluice_test_headers(sluice_test_headers ${options})
     target_precompile_headers(${name} REUSE_FROM sluice_test_headers)
+  endif()
+  if("unit" IN_LIST ARG_LABELS OR "packets" IN_LIST ARG_LABELS)
+    add_dependencies(sluice_quick ${name})
   endif()
   if("unit" IN_LIST ARG_LABELS OR "simulation" IN_LIST ARG_LABELS)
     add_dependencies(sluice_sanitizable ${name})

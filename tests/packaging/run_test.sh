@@ -92,6 +92,7 @@ echo qemu-system-x86 >"$WORK/missing"
 if grep -qE 'qemu|-C full' "$WORK/log"; then fail "an ordinary test run: $(cat "$WORK/log")"; fi
 ./run test quick </dev/null >"$WORK/out" 2>&1 || fail "test quick: $(cat "$WORK/out")"
 expect_line "$WORK/log" '^ctest --test-dir .* -L \^\(style\|unit\|packets\)\$$'
+expect_line "$WORK/log" '^cmake --build .* --target sluice_quick$'
 ./run test full -R wire </dev/null >"$WORK/out" 2>&1 || fail "test full: $(cat "$WORK/out")"
 expect_line "$WORK/log" '^sudo env .*apt-get install .*qemu-system-x86'
 expect_line "$WORK/log" '^ctest --test-dir .* -C full -R wire$'
