@@ -76,7 +76,7 @@ class Cube:
 
 class Leg(NamedTuple):
     """What a BCube's job at a switch does, by its name: str() makes the name, of() reads it. The
-    library makes the same ones in client/bcube/relay_lanes.cc, where switches sum."""
+    library makes the same ones in client/bcube/relay_legs.cc, where switches sum."""
     job: str  # the BCube's
     role: str  # of a thread at a stage: up, turn, down; else meeting, survey, vote, spare
     thread: Optional[int] = None
