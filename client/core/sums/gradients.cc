@@ -147,7 +147,7 @@ void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
     nil_weight_ = tensors_.submission(tensor).weight;
   }
   if (tolerant() && scheduled_count_ == tensors_.count() && !tensors_.catching_up())
-    finished_ = current_step();
+    reports_due_.finished = current_step();
   if (part != Part::kLeftOut)
     trace_.queued(tensor, current_step(), priority_of(tensor), contributes(tensor),
                   tensors_.submission(tensor).ready_ns, now);
@@ -172,9 +172,9 @@ void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
 void GradientStream::schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept {
   const Step current = current_step();
   DCHECK(!recovery_->wants(chunk));
-  if (closed_ && (passed_ >= current || known_open_ > current + 1)) {
+  if (closed() && (passed_ >= current || known_open_ > current + 1)) {
     recovery_->pull(chunk);
-  } else if (closed_ || !(contributes(tensor) || requeues_now())) {
+  } else if (closed() || !(contributes(tensor) || requeues_now())) {
     // A result that came too early was not kept, and does not come again by itself.
     recovery_->await(chunk, passed_ >= current ? now : now + kIdleProbeInterval);
   } else {

@@ -189,9 +189,11 @@ class GradientStream final : public Stream {
   const float* floats_of(const ChunkSpan& span) const noexcept {
     return reinterpret_cast<const float*>(input_of(span).data());
   }
+  // The appliance has closed the step under way.
+  bool closed() const noexcept { return known_open_ > current_step(); }
   // What waits to be requeued, or at least this worker's presence, goes into the step under way.
   bool requeues_now() const noexcept {
-    return late_.requeues() && !closed_ && current_step() >= first_step_;
+    return late_.requeues() && !closed() && current_step() >= first_step_;
   }
   std::uint32_t chunks_of(std::uint32_t tensor) const noexcept {
     return layout_.first_chunk(tensor + 1) - layout_.first_chunk(tensor);
@@ -248,12 +250,15 @@ class GradientStream final : public Stream {
   Step known_open_ = 0;  // newest step that a packet said is open
   Step first_step_ = 1;  // that this worker may contribute to
   Step passed_ = 0;      // newest step of which a result came too early to be kept
-  // A gradient is finished, and the appliance does not know; 0: none.
-  Step finished_ = 0;
-  // It has come to a step, and the appliance, which counts on two ranks inside the window, would
-  // hear of that only when the next gradient is finished.
-  bool tell_reached_ = false;
-  bool closed_ = false;     // the appliance has closed the step under way
+  // What the appliance does not know yet.
+  struct Reports {
+    Step finished = 0;  // the last step whose gradient is finished; 0: it knows that
+    // This worker has come to a step. The appliance counts on two ranks inside the window and would
+    // learn of that only when the next gradient is finished.
+    bool reached = false;
+    bool any() const noexcept { return finished != 0 || reached; }
+  };
+  Reports reports_due_;
   StepReport open_report_;  // of the step under way
   std::array<StepReport, kReportedSteps> reports_;
   alignas(64) float scratch_[kMaxChunkBytes];  // an element of int8 is a byte of a chunk

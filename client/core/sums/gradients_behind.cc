@@ -57,12 +57,12 @@ void GradientStream::finish_unwanted(ChunkIndex first, std::uint64_t chunks, Tim
 // All chunks of earlier steps are closed, in every shard: nobody needs this worker's part of them.
 void GradientStream::advance_open_step(Step open_step, TimeNs now) noexcept {
   CHECK(tolerant() && open_step > known_open_);
+  const bool was_closed = closed();
   known_open_ = open_step;
   // What is on its way to the step under way may be counted there, however far the others are.
   if (!tensors_.begun()) late_.expire(std::max(current_step(), known_open_));
-  if (closed_ || !tensors_.behind_status().ok() || known_open_ <= current_step()) return;
+  if (was_closed || !closed() || !tensors_.behind_status().ok()) return;
   CHECK(started_);
-  closed_ = true;
   recovery_->close_step(now + kIdleProbeInterval);
 }
 
@@ -96,19 +96,17 @@ void GradientStream::fall_behind(Status why) {
   arena_->clear();
   open_report_ = {};
   scheduled_count_ = 0;
-  finished_ = 0;
-  tell_reached_ = false;
+  reports_due_ = {};
 }
 
 void GradientStream::resume(Step step, TimeNs now) noexcept {
   CHECK(!tensors_.behind_status().ok() && !late_.waiting());
-  CHECK(scheduled_count_ == 0 && finished_ == 0);
+  CHECK(scheduled_count_ == 0 && reports_due_.finished == 0);
   tensors_.resume(step);
   link_.counters.steps_done = step - 1;
-  closed_ = known_open_ > step;
   last_progress_ns_ = now;
   relearn();
-  tell_reached_ = true;
+  reports_due_.reached = true;
 }
 
 }  // namespace sluice::client

@@ -294,7 +294,7 @@ void GradientStream::finish_step() {
   CHECK(link_.counters.steps_done < step);
   link_.events.push({.kind = Event::Kind::kStepDone, .step = step, .weight = open_report_.weight});
   link_.counters.steps_done = step;
-  tell_reached_ = tolerant() && open_report_.k < 2;  // one rank completes steps alone
+  reports_due_.reached = tolerant() && open_report_.k < 2;  // one rank completes steps alone
   reports_[step % kReportedSteps] = std::exchange(open_report_, {});
   if (step >= kLastStep)
     return link_.fail({StatusCode::kExhausted,
@@ -308,7 +308,6 @@ void GradientStream::finish_step() {
   tensors_.begin_next_step();
   if (!tolerant()) return;
   arena_->clear();
-  closed_ = known_open_ > current_step();
   late_.expire(std::max(current_step(), known_open_));
 }
 

@@ -38,8 +38,9 @@ WindowState GradientStream::window_state(TimeNs now) const noexcept {
 
 // A report first: the others may wait for it. Then the most urgent chunk whose flow has room.
 bool GradientStream::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
-  if (finished_ != 0 || tell_reached_) {
-    const std::size_t bytes = finished_ != 0 ? write_finished(out, now) : write_reached(out, now);
+  if (reports_due_.any()) {
+    const std::size_t bytes =
+        reports_due_.finished != 0 ? write_finished(out, now) : write_reached(out, now);
     transmit = {.bytes = bytes, .port_offset = 1};
     return true;
   }
@@ -229,17 +230,17 @@ std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs n
   Flow& flow = link_.flows[0];
   // Whoever has heard nothing for a while does not know how far the others are.
   const bool stale = now - flow.heard_ns() > kIdleProbeInterval;
-  CHECK(finished_ != 0 && finished_ <= current_step());
-  wire::Finished body{.flow = flow.next_header(now), .step = finished_};
+  CHECK(reports_due_.finished != 0 && reports_due_.finished <= current_step());
+  wire::Finished body{.flow = flow.next_header(now), .step = reports_due_.finished};
   if (stale && flow.take_report_flag(true)) body.flow.flags |= wire::kFlagReport;
-  finished_ = 0;
+  reports_due_.finished = 0;
   return wire::encode(out, link_.identity, body);
 }
 
 // The report of a gradient without one: only the step that it would be of.
 std::size_t GradientStream::write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept {
-  CHECK(tell_reached_ && tolerant());
-  tell_reached_ = false;
+  CHECK(reports_due_.reached && tolerant());
+  reports_due_.reached = false;
   wire::Finished body{.flow = link_.flows[0].next_header(now), .step = current_step()};
   body.flow.flags = wire::kFlagNil;
   return wire::encode(out, link_.identity, body);
