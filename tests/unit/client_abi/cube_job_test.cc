@@ -193,7 +193,7 @@ TEST(CubeJobs, WaitForServersThatStartLateAndDoNotMissThoseThatLeave) {
     job.wait_step(kLong);
     EXPECT_EQ(values.back(), 1.5f);
     if (rank != 0) return;
-    std::this_thread::sleep_for(2 * patience + milliseconds(500));
+    std::this_thread::sleep_for(milliseconds(2 * patience_ms + 500));
     const Error error = error_of([&] {
       job.submit({0, values.data(), values.data()});
       job.wait_step(kLong);

@@ -169,7 +169,7 @@ class History {
 };
 
 TEST(StragglerJobs, ReplicasStayIdenticalWithASlowRank) {
-  for (const Late late : {SLUICE_LATE_DROP, SLUICE_LATE_REQUEUE}) {
+  for (const sluice_late_mode late : {SLUICE_LATE_DROP, SLUICE_LATE_REQUEUE}) {
     History history;
     std::atomic<std::uint64_t> late_chunks{0}, requeued{0};
     Finish finish;
@@ -259,8 +259,8 @@ TEST(StragglerJobs, EveryStepIsReported) {
     EXPECT_EQ(trainee.job().report(5).step, 5u);
     EXPECT_THAT(error_of([&] { trainee.job().report(4); }).what(), HasSubstr("step 4"));
     const sluice_policy_info policy = trainee.job().policy();
-    EXPECT_EQ(policy.policy, SLUICE_POLICY_FIXED);
-    EXPECT_EQ(policy.k, 4u);
+    EXPECT_EQ(policy.policy.kind, SLUICE_POLICY_FIXED);
+    EXPECT_EQ(policy.policy.k, 4u);
     EXPECT_EQ(policy.window_steps, 4u);
     EXPECT_EQ(policy.resync_hold_ms, 30'000u);
     EXPECT_NE(policy.tolerates_stragglers, 0);
@@ -312,7 +312,7 @@ TEST(StragglerJobs, TheFirstStepsWaitForAGradientOfEveryRank) {
 TEST(StragglerJobs, ASynchronousJobHasNothingToCatchUpWith) {
   on_every_rank(2, [](std::uint32_t rank) {
     Job job(options_for("sync-only", rank, 2), {{"a", 4}});
-    EXPECT_EQ(job.policy().policy, SLUICE_POLICY_SYNC);
+    EXPECT_EQ(job.policy().policy.kind, SLUICE_POLICY_SYNC);
     EXPECT_EQ(job.policy().tolerates_stragglers, 0);
     EXPECT_EQ(job.position().behind, 0u);
     EXPECT_FALSE(job.position().must_resync);

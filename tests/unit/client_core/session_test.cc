@@ -239,7 +239,9 @@ TEST(Session, HasNoStreamsOfAStoreWhereItsJobSums) {
   for (const StreamId stream : {StreamId::kPushes, StreamId::kPulls})
     EXPECT_EQ(bench.answer(wire::Answer{.feedback = bench.feedback(), .stream = stream}),
               Verdict::kBadStream);
-  EXPECT_EQ(bench.answer(wire::Values{.feedback = bench.feedback()}), Verdict::kBadType);
+  const std::vector<std::uint8_t> element(sizeof(float));
+  EXPECT_EQ(bench.answer(wire::Values{.feedback = bench.feedback(), .elem_count = 1}, {}, element),
+            Verdict::kBadType);
 }
 
 TEST(GradientStream, EndsWithAnErrorBeforeItsStepNumbersWrap) {

@@ -218,7 +218,7 @@ TEST_F(DeviceJobs, SayWhichWayIsTakenAndWhyNotTheOthers) {
   wanted.device.memory = SLUICE_MEMORY_GPUDIRECT;
   EXPECT_THAT(error_of([&] { Job job(wanted, {{"a", kSmall}}); }).what(), HasSubstr("gpudirect"));
   wanted.device.memory = SLUICE_MEMORY_DEVICE;
-  wanted.device = 2;
+  wanted.device.index = 2;
   const sluice::Error missing = error_of([&] { Job job(wanted, {{"a", kSmall}}); });
   EXPECT_EQ(missing.status(), SLUICE_NOT_FOUND);
   EXPECT_THAT(missing.what(), HasSubstr("device 2 does not exist"));
