@@ -48,13 +48,13 @@ class Training:
                 env={**self.env, "RANK": str(rank)}, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log)
 
-    def wait_for(self, rank, text, timeout=300):
+    def wait_for(self, rank, text, timeout=1000):
         deadline = time.monotonic() + timeout
         while text not in self.logs[rank].read_text():
             assert time.monotonic() < deadline, self.logs[rank].read_text()
             time.sleep(0.05)
 
-    def report(self, rank, timeout=300):
+    def report(self, rank, timeout=1000):
         self.processes[rank].wait(timeout)
         text = self.logs[rank].read_text()
         assert self.processes[rank].returncode == 0, text
@@ -74,7 +74,7 @@ def test_bound_0_is_the_synchronous_training_over_links_that_lose_packets():
         config = lab.config(fault=FAULT).replace("[appliance]", "[appliance]\nshards = 2")
         lab.start_appliance(BUILD, config)
         training = AgainstAReference(lab, "reference", 100)
-        reports = [training.report(rank, 150) for rank in range(RANKS)]
+        reports = [training.report(rank) for rank in range(RANKS)]
     stale_reference.check(reports)
     for kind, found in reports[0].items():
         assert found["retransmissions"] > 0, kind
@@ -153,7 +153,7 @@ class Commands:
     def python(self, *arguments):
         process = self.lab.popen(0, [sys.executable, *map(str, arguments)], env=self.env,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=1000)
         return process.returncode, output
 
     def store(self, what, *arguments):
@@ -230,7 +230,7 @@ rank = int(sys.argv[1])
 with sluice.Store([[("w", 5000)]], bound=1, rank=rank, world_size=2, run_id="early") as store:
     if rank == 0: os.kill(os.getpid(), signal.SIGKILL)
     store.pull(0, [numpy.zeros(5000, "float32")])
-    try: store.wait_pull(0, timeout=300)
+    try: store.wait_pull(0, timeout=1000)
     except sluice.PeerLost as error: print("told:", error)
 """
 
@@ -257,5 +257,5 @@ def test_what_the_appliance_has_no_memory_for_is_refused_with_the_numbers():
                "PYTHONPATH": str(ROOT / "client" / "python")}
         process = lab.popen(0, ["/usr/bin/python3", "-c", code], env=env, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True)
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=1000)
     assert "MiB" in output and "job_memory_mib" in output, output
