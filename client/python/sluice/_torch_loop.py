@@ -89,6 +89,7 @@ class Loop:
         self._extra = _listed(extra)
         self._update = update or self._default_update
         self._total = None
+        self._in_body = False
         self._due = False  # a body has been given out, and its step is not applied
         self._missing = False  # the step under way is one that this rank does not compute
         self._closed = False
@@ -141,7 +142,7 @@ class Loop:
             return
         self._attachment.plan(total)
         while self._prepare():
-            self._attachment.accepting = True
+            self._in_body = self._attachment.accepting = True
             try:
                 yield self.applied + 1
             except GeneratorExit:
@@ -150,7 +151,7 @@ class Loop:
                         self, _tell_of_no_finish, self._attachment.job.rank, self.applied + 1)
                 raise
             finally:
-                self._attachment.accepting = False
+                self._in_body = self._attachment.accepting = False
             self.update()
         self.finish()
 
@@ -160,7 +161,7 @@ class Loop:
         step may follow."""
         if not self._due:
             return
-        self._attachment.accepting = False
+        self._in_body = self._attachment.accepting = False
         if not self._attachment.submitted:
             self._attachment.submit_nothing()
         self._apply()
@@ -250,7 +251,7 @@ class Loop:
         original = optimizer.step
 
         def step(_self, *arguments, **options):
-            if self._attachment.accepting:
+            if self._in_body:
                 raise errors.InvalidArgument(
                     "optimizer.step() in the body of a sluice.torch.Loop: the loop runs it, also "
                     "for steps that this rank has missed. Leave it out; GradScaler cannot be used; "
