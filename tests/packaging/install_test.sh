@@ -47,5 +47,5 @@ nm -D --defined-only "$libdir/libsluice.so" | awk '{ print $3 }' | sed 's/@.*//'
   grep -vE '^(sluice_[a-z_]+|SLUICE_[0-9.]+|)$' >"$WORK/names" || true
 [[ ! -s $WORK/names ]] || fail "exported besides sluice_*: $(head "$WORK/names")"
 readelf -d "$libdir/libsluice.so" >"$WORK/dynamic"
-expect_line "$WORK/dynamic" 'SONAME.*\[libsluice\.so\.0\.2\]'
+expect_line "$WORK/dynamic" 'SONAME.*\[libsluice\.so\.0\.3\]'
 if grep -E 'NEEDED.*librte_' "$WORK/dynamic"; then fail "libsluice needs DPDK"; fi

@@ -339,7 +339,7 @@ def refusals():
     elsewhere = torch.nn.Linear(2, 2, device="meta")
     yield elsewhere, sgd(elsewhere.parameters(), 0.1), {}, "parameter 'weight' is on meta"
     for options, text in ((dict(bound=-1), "bound=-1"), (dict(wire="int8"), "travel as float32"),
-                          (dict(prune="static"), "leaves whole"),
+                          (dict(prune="static"), "are sent whole"),
                           (dict(policy="goodput"), "instead of policy goodput"),
                           (dict(optimizer_at="moon"), "'worker' or 'store'")):
         model = network()
