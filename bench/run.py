@@ -20,6 +20,7 @@ import fold
 import gpu
 import latency
 import local
+import pipe
 import pipeline
 import priority
 import prune
@@ -42,6 +43,7 @@ BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "big": big,
            "sfcd": sfcd, "cutoff": cutoff, "local": local, "latency": latency, "calls": calls,
            "client": client, "allreduce": allreduce, "saina": saina,
            "straggler": straggler, "queue": queues, "priority": priority, "fairness": fairness,
+           "pipe": pipe,
            "prune": prune, "gpu": gpu, "store": store,
            "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
            "prophet": prophet, "prune_paper": prune_paper, "request_scheduling": request_scheduling,
