@@ -141,6 +141,7 @@ def fails(rank):
     w.start()
     model = DistributedDataParallel(torch.nn.Linear(8, 8))
     sluice.torch.attach(model)
+    torch.distributed.barrier()  # else one rank may fail while the other one is in attach()
     start = time.monotonic()
     try:
         for _ in range(50):
