@@ -144,12 +144,21 @@ def skips_a_batch(rank, detached):
     model = w.start(net, gradient_as_bucket_view=True, bucket_cap_mb=0.001, broadcast_buffers=False)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     attachment = sluice.torch.overlap(model, optimizer)
-    for step in range(1, 6 - rank):  # rank 1 has one batch fewer
-        model(w.gradients_of(rank, step)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+
+    def train(*steps):
+        for step in steps:
+            model(w.gradients_of(rank, step)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def end():  # rank 0 learns in its last backward or at the end that rank 1 has gone
+        train(*range(5, 6 - rank))  # rank 1 has one batch fewer
+        if detached:
+            attachment.detach()
+    train(*range(1, 5))
     if detached:
-        return w.error_of(sluice.PeerLost, attachment.detach) or ""
+        return w.error_of(sluice.PeerLost, end) or ""
+    end()
     return ""
 
 
