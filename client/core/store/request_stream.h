@@ -92,8 +92,9 @@ class RequestStream : public Stream {
   }
   TimeNs last_progress_ns() const noexcept override { return layers_.last_progress_ns; }
   Verdict handle_answer(const wire::Packet& packet, TimeNs now) override;
+  // The queue writes for both streams, so it is asked once: by that of pulls.
   bool write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) override {
-    return queue_.write_next(transmit, out, now);
+    return direction_ == Direction::kPull && queue_.write_next(transmit, out, now);
   }
   Priority block_priority(std::uint32_t block) const noexcept override {
     return queue_.priority_of(layers_.blocks[block].layer);
