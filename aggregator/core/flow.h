@@ -7,6 +7,8 @@
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/counters.h"
+#include "aggregator/base/recent_numbers.h"
+#include "aggregator/base/serial.h"
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
 
@@ -35,6 +37,7 @@ struct Flow {
   std::uint32_t next_number = 1;  // of the next packet to this worker
   std::uint32_t received_count = 0;
   std::uint32_t highest_number = 0;
+  std::uint32_t arrived_before = 0;  // bit i: number highest_number - 1 - i has arrived
   std::uint32_t marked_count = 0;
   std::uint32_t echo_timestamp_us = 0;
   TimeNs echo_arrival_ns = 0;
@@ -56,7 +59,30 @@ struct Flow {
   Counter late;      // contributions that came after their slot was complete
   Counter requeued;  // of `included`, those computed on an earlier step
   Histogram lag;     // behind the step's first finisher; read by metrics
+  RecentNumbers recent;
 
+  // A packet has come. True: its number is the highest so far. A number is counted once; one that
+  // is too far back to tell is taken for a duplicate.
+  bool note_arrival(std::uint32_t number) noexcept {
+    const std::int32_t step = ahead(number, highest_number);
+    if (step > 0) {
+      const auto advance = static_cast<std::uint32_t>(step);
+      arrived_before = advance > 32 ? 0
+                                    : static_cast<std::uint32_t>(
+                                          (std::uint64_t{arrived_before} << advance) |
+                                          (std::uint64_t{1} << (advance - 1)));
+      recent.advance(number, advance - 1);
+      highest_number = number;
+      ++received_count;
+      return true;
+    }
+    const auto back = static_cast<std::uint32_t>(-step);
+    if (back >= RecentNumbers::kRemembered || recent.came(number)) return false;
+    recent.note(number);
+    if (back <= 32) arrived_before |= std::uint32_t{1} << (back - 1);
+    ++received_count;
+    return false;
+  }
   // Another process holds the rank now: both directions count from the start.
   void restart(Cookie new_cookie) noexcept {
     DCHECK(new_cookie != cookie);
@@ -64,6 +90,7 @@ struct Flow {
     next_number = 1;
     received_count = 0;
     highest_number = 0;
+    arrived_before = 0;
     marked_count = 0;
     echo_timestamp_us = 0;
     credit = 0;

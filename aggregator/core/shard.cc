@@ -55,10 +55,8 @@ Verdict Shard::admit(const wire::Packet& packet, Job& job, bool marked, TimeNs n
   DCHECK(flow.cookie == common.cookie);
   flow.last_heard_ns.store(now, std::memory_order_relaxed);
   const wire::FlowHeader& header = packet.flow();
-  ++flow.received_count;
   flow.marked_count += marked;
-  if (newer(header.number, flow.highest_number)) {
-    flow.highest_number = header.number;
+  if (flow.note_arrival(header.number)) {
     flow.echo_timestamp_us = header.timestamp_us;
     flow.echo_arrival_ns = now;
   }

@@ -228,6 +228,7 @@ wire::PartialSum Shard::fill_feedback(const Job& job, Flow& flow, wire::Feedback
       .number = flow.next_number++,
       .received_count = flow.received_count,
       .highest_number = flow.highest_number,
+      .arrived_before = flow.arrived_before,
       .marked_count = flow.marked_count,
       .echo_timestamp_us = flow.echo_timestamp_us,
       .hold_us = static_cast<std::uint32_t>((now - flow.echo_arrival_ns) / kMicrosecond),
@@ -238,6 +239,7 @@ wire::PartialSum Shard::fill_feedback(const Job& job, Flow& flow, wire::Feedback
   header.number = numbers.number;
   header.received_count = numbers.received_count;
   header.highest_number = numbers.highest_number;
+  header.arrived_before = numbers.arrived_before;
   header.marked_count = numbers.marked_count;
   header.echo_timestamp_us = numbers.echo_timestamp_us;
   header.hold_us = numbers.hold_us;

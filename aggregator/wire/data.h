@@ -217,8 +217,8 @@ struct [[gnu::packed]] Answer {
 };
 inline constexpr std::uint32_t kNoChunk = 0xFFFFFFFF;
 
-static_assert(sizeof(Contribution) == 34 && sizeof(ResultHeader) == 66 && sizeof(Piece) == 31 &&
-              sizeof(PieceResult) == 52 && sizeof(Push) == 34 && sizeof(Values) == 52);
+static_assert(sizeof(Contribution) == 34 && sizeof(ResultHeader) == 70 && sizeof(Piece) == 31 &&
+              sizeof(PieceResult) == 56 && sizeof(Push) == 34 && sizeof(Values) == 56);
 static_assert(sizeof(ResultHeader) % 2 == 0 && sizeof(PieceResult) % 2 == 0,
               "a result's payload is summed once for all members, at an even offset");
 

@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little,
 inline constexpr std::uint16_t kMagic = 0x51C5;
 // The CommonHeader, REFUSE, and the nonce at the beginning of a JOIN are the same in every version
 // from 4 on: a worker that joins an appliance of another version is told both versions.
-inline constexpr std::uint8_t kVersion = 12;
+inline constexpr std::uint8_t kVersion = 13;
 
 enum class PacketType : std::uint8_t {
   // Control, port P.
@@ -105,8 +105,9 @@ struct [[gnu::packed]] FlowHeader {
 // On every appliance data packet.
 struct [[gnu::packed]] FeedbackHeader {
   std::uint32_t number = 0;             // of this packet in the flow's other direction, from 1
-  std::uint32_t received_count = 0;     // worker packets that arrived, duplicates too
+  std::uint32_t received_count = 0;     // worker packets that arrived, each counted once
   std::uint32_t highest_number = 0;     // highest worker packet number that arrived
+  std::uint32_t arrived_before = 0;     // bit i: number highest_number - 1 - i arrived
   std::uint32_t marked_count = 0;       // of those, with the congestion-experienced mark
   std::uint32_t echo_timestamp_us = 0;  // of the packet with the highest number
   std::uint32_t hold_us = 0;            // time since that packet arrived
@@ -117,13 +118,13 @@ struct [[gnu::packed]] FeedbackHeader {
 };
 
 static_assert(sizeof(CommonHeader) == 16 && sizeof(FlowHeader) == 14 &&
-              sizeof(FeedbackHeader) == 34);
+              sizeof(FeedbackHeader) == 38);
 
 // The header's part of a datagram's checksum, computed from its fields: reading back a header that
 // has just been filled would wait for the narrow stores.
 constexpr PartialSum sum_of(const FeedbackHeader& header) noexcept {
   return {std::uint64_t{header.number} + header.received_count + header.highest_number +
-          header.marked_count + header.echo_timestamp_us + header.hold_us + header.deferred_count +
+          header.arrived_before + header.marked_count + header.echo_timestamp_us + header.hold_us + header.deferred_count +
           header.open_step + header.priority + (std::uint64_t{header.flags} << 8)};
 }
 

@@ -287,6 +287,7 @@ void Session::handle_timeout(TimeNs now) {
   act(membership_.handle_timeout(now), now);
   if (state_ == SessionState::kForming && now >= stall_report_due()) report_stall(now);
   if (state_ != SessionState::kRunning) return;
+  for (Flow& flow : link_.flows) flow.handle_timeout(now);
   for (Stream* const one : streams_) one->handle_timeout(now);
   work(now);
   if (now >= stall_report_due()) report_stall(now);
@@ -300,6 +301,7 @@ TimeNs Session::next_timeout() const noexcept {
   if (state_ != SessionState::kRunning) return next_ns;
   next_ns = std::min(next_ns, stall_report_due());
   for (const Stream* const one : streams_) next_ns = std::min(next_ns, one->next_timeout());
+  for (const Flow& flow : link_.flows) next_ns = std::min(next_ns, flow.next_timeout());
   return next_ns;
 }
 

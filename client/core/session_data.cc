@@ -96,6 +96,9 @@ void Session::hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeNs
 
 void Session::work(std::uint16_t shard, TimeNs now) noexcept {
   DCHECK(shard < link_.shard_count() && state_ == SessionState::kRunning);
+  while (const std::optional<std::uint32_t> lost = link_.flows[shard].take_lost(now))
+    for (Stream* const one : streams_)
+      if (one->recovers(shard)) one->lose(shard, *lost);
   for (Stream* const one : streams_)
     if (one->recovers(shard)) one->recovery().work(shard, now, link_.flows[shard]);
 }
@@ -151,6 +154,7 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
 // for.
 bool Session::poll_data(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
   const std::uint16_t shards = link_.shard_count();
+  for (Flow& flow : link_.flows) flow.forget_pace();
   for (std::uint16_t shard = 0; shard < shards; ++shard)
     if (poll_probe(shard, transmit, out, now)) return true;
   for (Stream* const one : send_order_)
@@ -165,12 +169,15 @@ bool Session::poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std
   DCHECK(state_ == SessionState::kRunning);
   Flow& flow = link_.flows[shard];
   const bool wants_feedback = tensor_stream().wants_feedback(shard);
-  if (!flow.credit_due() && !wants_feedback) return false;
+  const bool asks_tail = flow.asks_about_tail();
+  if (!flow.credit_due() && !wants_feedback && !asks_tail) return false;
   transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
   transmit.priority = wants_feedback ? tensor_stream().feedback_priority(shard) : 0;
   wire::Credit body{.flow = flow.next_header(now)};
   body.flow.priority = transmit.priority;
-  if (flow.take_report_flag(wants_feedback)) body.flow.flags |= wire::kFlagReport;
+  if (asks_tail) flow.asked_about_tail(now);
+  if (asks_tail || flow.take_report_flag(wants_feedback, now))
+    body.flow.flags |= wire::kFlagReport;
   transmit.bytes = wire::encode(out, link_.identity, body);
   return true;
 }
@@ -180,7 +187,9 @@ bool Session::poll_probe(std::uint16_t shard, Transmit& transmit, std::span<std:
   Flow& flow = link_.flows[shard];
   Recovery::ProbePlan plan;
   for (Stream* const one : probe_order_) {
-    if (!one->may_probe(shard) || !one->recovery().plan_probe(shard, flow, plan)) continue;
+    if (!one->may_probe(shard) || !flow.on_pace(now) ||
+        !one->recovery().plan_probe(shard, flow, plan))
+      continue;
     DCHECK(link_.shard_of_chunk(plan.block * kChunksPerBlock) == shard);
     one->recovery().probe_sent(shard, plan, now, flow);
     ++link_.counters.probes;

@@ -79,7 +79,8 @@ Verdict PieceStream::keep_early(const wire::Packet& packet) noexcept {
 }
 
 bool PieceStream::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
-  while (!queue_.empty() && link_.flows[0].may_send(!recovery_->nothing_outstanding(0))) {
+  while (!queue_.empty() && link_.flows[0].may_send(!recovery_->nothing_outstanding(0)) &&
+         link_.flows[0].on_pace(now)) {
     const ChunkIndex chunk = queue_.head(0);
     queue_.pop(0);
     if (!recovery_->take(chunk)) continue;  // it need not be sent after all
@@ -104,7 +105,7 @@ std::size_t PieceStream::write_chunk(ChunkIndex chunk, std::span<std::uint8_t> o
   if (piece_.part == Piece::Part::kData)
     payload = {piece_.source + chunk * chunk_bytes_, chunk_size(piece_, chunk)};
   body.payload_bytes = static_cast<std::uint16_t>(payload.size());
-  if (flow.take_report_flag(queue_.empty())) body.flow.flags |= wire::kFlagReport;
+  if (flow.take_report_flag(queue_.empty(), now)) body.flow.flags |= wire::kFlagReport;
   if (recovery_->sent(chunk, body.flow.number, now, flow)) ++link_.counters.retransmissions;
   return wire::encode(out, link_.identity, body, {}, payload);
 }
@@ -160,11 +161,13 @@ Verdict PieceStream::handle_answer(const wire::Packet& packet, TimeNs now) {
     begin(piece_, now);
     return Verdict::kProbe;
   }
-  std::uint64_t lost = recovery_->answer(body, now, link_.flows[0]);
-  DCHECK(chunk_count_ >= kChunksPerBlock || lost >> chunk_count_ == 0);
-  for (; lost != 0; lost &= lost - 1)
-    queue_.push(static_cast<ChunkIndex>(std::countr_zero(lost)), 0);
+  send_again(0, recovery_->answer(body, now, link_.flows[0]));
   return Verdict::kProbe;
+}
+
+void PieceStream::send_again(std::uint32_t block, std::uint64_t chunks) {
+  DCHECK(block == 0 && (chunk_count_ >= kChunksPerBlock || chunks >> chunk_count_ == 0));
+  for (; chunks != 0; chunks &= chunks - 1) queue_.push(first_chunk(block, chunks), 0);
 }
 
 }  // namespace sluice::client

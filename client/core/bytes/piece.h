@@ -58,6 +58,7 @@ class PieceStream : public Stream {
   }
 
  protected:
+  void send_again(std::uint32_t block, std::uint64_t chunks) override;
   std::size_t max_piece_bytes() const noexcept { return kCollectiveChunks * chunk_bytes_; }
   const Piece& piece() const noexcept { return piece_; }
   bool busy() const noexcept { return chunks_left_ != 0; }

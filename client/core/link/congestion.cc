@@ -1,6 +1,7 @@
 #include "client/core/link/congestion.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "aggregator/base/check.h"
@@ -8,13 +9,23 @@
 namespace sluice::client {
 namespace {
 
-constexpr double kMarkGain = 1.0 / 16;  // RFC 8257 section 3.3, g
+constexpr double kGrowth = 1.25;  // of the rate, in each round of slow start
+constexpr std::uint32_t kFlatRounds = 3;
+constexpr double kHarmlessLoss = 0.02;
+constexpr std::uint32_t kJudgedPackets = 1000;  // of which a loss of 2 % is no accident
+constexpr double kRecovery = 1.1;
+constexpr double kLeastShare = 1.0 / 16;
+constexpr double kQueue = 32;       // packets of a queue that a flow keeps,
+constexpr double kQueueOfRoot = 6;  // or so many times the root of what the path holds
+constexpr double kHaste = 0.25;     // by how much packets leave faster than they arrive
+constexpr double kLeastHaste = 0.05;
+constexpr DurationNs kFloorLifetime = 10 * kSecond;
+constexpr DurationNs kNoise = 100 * kMicrosecond;  // wake-ups of hosts
 
 }  // namespace
 
 void RttEstimator::sample(DurationNs rtt_ns) noexcept {
   rtt_ns = std::max<DurationNs>(rtt_ns, 1);
-  last_ns_ = rtt_ns;
   shortest_ns_ = valid() ? std::min(shortest_ns_, rtt_ns) : rtt_ns;
   if (!valid()) {
     smoothed_ns_ = rtt_ns;
@@ -24,7 +35,7 @@ void RttEstimator::sample(DurationNs rtt_ns) noexcept {
   deviation_ns_ = (3 * deviation_ns_ + std::abs(smoothed_ns_ - rtt_ns)) / 4;
   smoothed_ns_ = std::max<DurationNs>((7 * smoothed_ns_ + rtt_ns) / 8, 1);
   DCHECK(valid() && deviation_ns_ >= 0);
-  DCHECK(0 < shortest_ns_ && shortest_ns_ <= last_ns_ && shortest_ns_ <= smoothed_ns_);
+  DCHECK(0 < shortest_ns_ && shortest_ns_ <= rtt_ns && shortest_ns_ <= smoothed_ns_);
 }
 
 DurationNs RttEstimator::timeout_ns() const noexcept {
@@ -39,38 +50,112 @@ DurationNs RttEstimator::confirm_ns() const noexcept {
 
 // What holds between any two calls.
 void Congestion::check() const noexcept {
-  DCHECK(cap_ >= kFloor);
   DCHECK(kFloor <= window_ && window_ <= cap_);
-  DCHECK(round_marked_ <= round_arrived_);
-  DCHECK(0 <= marked_fraction_ && marked_fraction_ <= 1);
+  DCHECK(kLeastShare <= share_ && share_ <= 1);
+  DCHECK(floor_ns_ > 0 && pace_ >= 0);
+  DCHECK(flat_rounds_ < kFlatRounds || !slow_start_);
 }
 
-void Congestion::on_arrived(std::uint32_t arrived, std::uint32_t marked, bool limited) noexcept {
-  if (marked != 0 && round_marked_ == 0)
-    window_ = std::max<double>(window_ * (1 - marked_fraction_ / 2), kFloor);
-  slow_start_ &= marked == 0;
-  if (slow_start_ && limited) window_ = std::min<double>(window_ + arrived, cap_);
-  round_arrived_ += arrived;
-  round_marked_ += std::min(marked, arrived);
-  check();
-  if (round_arrived_ < window_) return;
-
-  const double fraction = static_cast<double>(round_marked_) / round_arrived_;
-  marked_fraction_ += kMarkGain * (fraction - marked_fraction_);
-  if (!lost_this_round_ && !slow_start_) window_ = std::min<double>(window_ + 1, cap_);
-  round_arrived_ = 0;
-  round_marked_ = 0;
-  lost_this_round_ = false;
+void Congestion::on_arrived(const Arrivals& arrivals) noexcept {
+  note_floor(arrivals);
+  arrived_ += arrivals.arrived;
+  limited_ &= arrivals.limited;
+  if (arrivals.rtt_ns > 0) shortest_ns_ = std::min(shortest_ns_, arrivals.rtt_ns);
+  judged_advanced_ += arrivals.advanced;
+  judged_arrived_ += arrivals.arrived;
+  judged_marked_ += std::min(arrivals.marked, arrivals.arrived);
+  left_ -= std::min(left_, arrivals.advanced);
+  if (left_ == 0 && arrivals.advanced != 0) {
+    end_round(arrivals);
+    resize();
+    begin_round(arrivals);
+  }
   check();
 }
 
-void Congestion::on_loss(TimeNs now, DurationNs rtt_ns) noexcept {
-  slow_start_ = false;
-  if (now < next_halving_ns_) return;
-  next_halving_ns_ = now + rtt_ns;
-  window_ = std::max<double>(window_ / 2, kFloor);
-  lost_this_round_ = true;
-  check();
+// The floor is forgotten after a while, as a route may have become longer: the next round keeps
+// less in flight than the path holds, so that a queue of this flow's own does not pass for it.
+void Congestion::note_floor(const Arrivals& arrivals) noexcept {
+  if (arrivals.rtt_ns <= 0) return;
+  if (arrivals.rtt_ns <= floor_ns_) {
+    floor_ns_ = arrivals.rtt_ns;
+    floor_at_ns_ = arrivals.now;
+  } else if (!draining_ && arrivals.now - floor_at_ns_ > kFloorLifetime) {
+    draining_ = true;
+    resize();
+    begin_round(arrivals);
+  }
+}
+
+void Congestion::begin_round(const Arrivals& arrivals) noexcept {
+  began_ns_ = arrivals.now;
+  left_ = arrivals.in_flight;
+  arrived_ = 0;
+  shortest_ns_ = kNever;
+  limited_ = true;
+  idle_before_ = arrivals.in_flight == 0;
+}
+
+void Congestion::end_round(const Arrivals& arrivals) noexcept {
+  // What left after a pause took a round trip, whenever the pause began.
+  const DurationNs took_ns =
+      std::max<DurationNs>(idle_before_ ? arrivals.rtt_ns : arrivals.now - began_ns_, 1);
+  const double found = arrived_ * static_cast<double>(kSecond) / static_cast<double>(took_ns);
+  if (limited_ || found > rate()) {
+    rates_[next_rate_] = found;
+    next_rate_ = (next_rate_ + 1) % kRounds;
+  }
+  if (draining_ && shortest_ns_ != kNever) {
+    draining_ = false;
+    floor_ns_ = shortest_ns_;
+    floor_at_ns_ = arrivals.now;
+  }
+  if (slow_start_ && limited_) {
+    if (found >= kGrowth * fastest_) {
+      fastest_ = found;
+      flat_rounds_ = 0;
+    } else {
+      ++flat_rounds_;
+    }
+    slow_start_ = flat_rounds_ < kFlatRounds && !queue_stands();
+  }
+  judge();
+}
+
+bool Congestion::queue_stands() const noexcept {
+  return shortest_ns_ != kNever && shortest_ns_ - floor_ns_ > std::max(floor_ns_ / 8, kNoise);
+}
+
+void Congestion::judge() noexcept {
+  const double marked =
+      judged_arrived_ == 0 ? 0.0 : static_cast<double>(judged_marked_) / judged_arrived_;
+  if (marked == 0 && judged_advanced_ < kJudgedPackets) return;
+  const double lost = judged_advanced_ - std::min(judged_advanced_, judged_arrived_);
+  if (lost > kHarmlessLoss * judged_advanced_ && judged_advanced_ >= kJudgedPackets) {
+    share_ /= 2;
+    slow_start_ = false;
+  } else if (marked > 0) {
+    share_ *= 1 - marked / 2;
+    slow_start_ = false;
+  } else {
+    share_ *= kRecovery;
+  }
+  share_ = std::clamp(share_, kLeastShare, 1.0);
+  judged_advanced_ = judged_arrived_ = judged_marked_ = 0;
+}
+
+void Congestion::resize() noexcept {
+  const double path_seconds = static_cast<double>(floor_ns_ + kNoise) / kSecond;
+  if (slow_start_) {
+    if (limited_) window_ = std::min(2 * window_, cap_);
+    pace_ = 2 * window_ / path_seconds;
+    return;
+  }
+  const double path = rate() * path_seconds;
+  const double queue = share_ * std::max<double>(kQueue, kQueueOfRoot * std::sqrt(path));
+  const double wanted = draining_ ? path / 2 : path + queue;
+  window_ = static_cast<std::uint32_t>(std::clamp<double>(wanted, kFloor, cap_));
+  pace_ = rate() * (1 + std::max(kLeastHaste, kHaste * share_));
 }
 
 }  // namespace sluice::client

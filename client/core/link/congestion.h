@@ -2,14 +2,21 @@
 // know neither packets nor chunks.
 //
 // RttEstimator is RFC 6298 with a floor that fits a data centre (the appliance tells how long it
-// held a packet, so samples are clean). Congestion is slow start until a loss, a mark or a longer
-// round trip says that a queue stands (as HyStart, RFC 9406), then additive increase of one packet
-// a window, halving on loss at most once a round trip, and DCTCP (RFC 8257) on
-// congestion-experienced marks.
+// held a packet, so samples are clean).
+//
+// Congestion is a model of the path, as BBR's (draft-ietf-ccwg-bbr): the highest rate of arrival
+// over the last rounds, and the shortest round trip of the last ten seconds. The window is their
+// product and a small queue beside it, which keeps the path busy while feedback is late. A round
+// ends when all that was in flight at its start has arrived or been passed. Slow start doubles the
+// window each round until the rate grows by less than a quarter in three rounds, or the round trip
+// says that a queue stands (as HyStart, RFC 9406). A loss of less than 3 % is no signal: the sums
+// need no order, and what was lost is known exactly. More than that, and congestion-experienced
+// marks (RFC 8257), make the queue smaller, which then grows again by a tenth a round.
 // Pure; used by Flow on the session's thread.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "aggregator/base/time.h"
@@ -31,15 +38,10 @@ class RttEstimator {
   DurationNs timeout_ns() const noexcept;
   // Likewise where no other worker is waited for.
   DurationNs confirm_ns() const noexcept;
-  // The last sample is so much longer than the shortest that packets have waited on the way.
-  bool queueing() const noexcept {
-    return last_ns_ > shortest_ns_ + std::max(shortest_ns_ / 2, kNoise);
-  }
 
  private:
   static constexpr DurationNs kNoise = 100 * kMicrosecond;  // wake-ups of hosts
   DurationNs smoothed_ns_ = 0;
-  DurationNs last_ns_ = 0;
   DurationNs shortest_ns_ = 0;
   DurationNs deviation_ns_ = 0;
 };
@@ -49,31 +51,68 @@ class Congestion {
   static constexpr std::uint32_t kStart = 64;  // packets
   static constexpr std::uint32_t kFloor = 16;
 
+  // What one feedback told.
+  struct Arrivals {
+    TimeNs now = 0;
+    std::uint32_t advanced = 0;   // how far the highest number that arrived went up
+    std::uint32_t arrived = 0;    // packets
+    std::uint32_t marked = 0;     // of those, with the mark
+    std::uint32_t in_flight = 0;  // after it
+    DurationNs rtt_ns = 0;        // of the highest number; 0: it went not up
+    bool limited = true;          // before it the window was in use: the path set the pace
+  };
+
   // `cap`: never more than this.
   explicit Congestion(std::uint32_t cap) noexcept
-      : cap_(cap < kFloor ? kFloor : cap), window_(cap_ < kStart ? cap_ : kStart) {}
+      : cap_(std::max(cap, kFloor)), window_(std::min(cap_, kStart)) {}
 
   // Packets that may be on the wire.
-  std::uint32_t window() const noexcept { return static_cast<std::uint32_t>(window_); }
-  // `arrived` more packets reached the other end, `marked` of them with the mark. `limited`: before
-  // that the window was in use; one that is not needed tells nothing about the network, and does
-  // not grow by slow start (RFC 7661).
-  void on_arrived(std::uint32_t arrived, std::uint32_t marked, bool limited = true) noexcept;
-  void on_loss(TimeNs now, DurationNs rtt_ns) noexcept;
-  // A queue stands: from now on the window grows slowly.
-  void end_slow_start() noexcept { slow_start_ = false; }
+  std::uint32_t window() const noexcept { return window_; }
+  // Packets a second at which the window is to leave; 0: at once, as nothing is known yet.
+  double pace() const noexcept { return pace_; }
+  void on_arrived(const Arrivals& arrivals) noexcept;
 
  private:
+  static constexpr std::size_t kRounds = 4;  // whose rates are remembered
+
+  void begin_round(const Arrivals& arrivals) noexcept;
+  void end_round(const Arrivals& arrivals) noexcept;
+  void judge() noexcept;
+  bool queue_stands() const noexcept;
+  void note_floor(const Arrivals& arrivals) noexcept;
+  void resize() noexcept;
+  double rate() const noexcept { return *std::ranges::max_element(rates_); }
   void check() const noexcept;
 
   std::uint32_t cap_;
-  double window_;                    // packets; fractions keep the cut for a single mark exact
-  std::uint32_t round_arrived_ = 0;  // a round is one window's worth of arrivals
-  std::uint32_t round_marked_ = 0;
+  std::uint32_t window_;
+  double pace_ = 0;
+
+  // The path: packets a second that arrived in each of the last rounds, and its round trip while no
+  // queue stood.
+  std::array<double, kRounds> rates_{};
+  std::size_t next_rate_ = 0;
+  DurationNs floor_ns_ = kNever;
+  TimeNs floor_at_ns_ = 0;
+  bool draining_ = false;  // a round with less in flight than the path holds, to see its floor
+
+  // The round under way.
+  TimeNs began_ns_ = 0;
+  std::uint32_t left_ = 0;  // numbers in flight when it began that have not been passed
+  std::uint32_t arrived_ = 0;
+  DurationNs shortest_ns_ = kNever;
+  bool limited_ = true;
+  bool idle_before_ = true;  // nothing was in flight when it began
+
   bool slow_start_ = true;
-  bool lost_this_round_ = false;
-  double marked_fraction_ = 1.0;  // RFC 8257's alpha, which starts pessimistic
-  TimeNs next_halving_ns_ = 0;
+  double fastest_ = 0;             // in slow start
+  std::uint32_t flat_rounds_ = 0;  // in slow start: since the rate grew
+
+  // Of the packets since the last judgement.
+  std::uint32_t judged_advanced_ = 0;
+  std::uint32_t judged_arrived_ = 0;
+  std::uint32_t judged_marked_ = 0;
+  double share_ = 1;  // of the queue that this flow may keep
 };
 
 }  // namespace sluice::client

@@ -32,25 +32,38 @@ Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs
   signals.lost = lost != 0;
   signals.withheld = deferred > 0;
 
-  const std::int32_t arrived = ahead(feedback.received_count, received_);
-  const bool limited = 2 * in_flight() >= congestion_.window();
-  if (ahead(feedback.highest_number, highest_) > 0) {
+  Congestion::Arrivals arrivals{.now = now, .limited = 2 * in_flight() >= congestion_.window()};
+  if (const std::int32_t advanced = ahead(feedback.highest_number, highest_); advanced > 0) {
     const std::uint32_t held_us = feedback.hold_us + feedback.echo_timestamp_us;
-    rtt_.sample(std::max(0, ahead(wire_time_us(now), held_us)) * kMicrosecond);
-    if (rtt_.queueing()) congestion_.end_slow_start();
-    highest_ = feedback.highest_number;
+    arrivals.advanced = static_cast<std::uint32_t>(advanced);
+    arrivals.rtt_ns =
+        std::max<DurationNs>(1, ahead(wire_time_us(now), held_us) * kMicrosecond);
+    rtt_.sample(arrivals.rtt_ns);
   }
-  if (arrived > 0) {
-    const std::int32_t marked = std::max(0, ahead(feedback.marked_count, marked_));
-    congestion_.on_arrived(static_cast<std::uint32_t>(arrived), static_cast<std::uint32_t>(marked),
-                           limited);
+  holes_.on_feedback({.highest = feedback.highest_number,
+                      .fresh = arrivals.advanced == 0 ? 0 : arrivals.advanced - 1,
+                      .arrived_before = feedback.arrived_before},
+                     rtt_.smoothed_ns(), now);
+  if (arrivals.advanced != 0) highest_ = feedback.highest_number;
+  if (const std::int32_t arrived = ahead(feedback.received_count, received_); arrived > 0) {
+    arrivals.arrived = static_cast<std::uint32_t>(arrived);
+    arrivals.marked = static_cast<std::uint32_t>(std::max(0, ahead(feedback.marked_count, marked_)));
     received_ = feedback.received_count;
     marked_ = feedback.marked_count;
   }
-  const std::int32_t unexplained = ahead(highest_ - received_, accepted_);
+  arrivals.in_flight = in_flight();
+  congestion_.on_arrived(arrivals);
+  // Some came after all that were taken for lost, or whose holes no feedback shows any more.
+  std::int32_t unexplained = ahead(highest_ - received_, accepted_);
+  const auto holes = static_cast<std::int32_t>(holes_.count());
+  if (unexplained < holes)
+    holes_.fill_oldest(static_cast<std::uint32_t>(holes - std::max(unexplained, 0)));
+  if (unexplained < 0) {
+    accepted_ -= static_cast<std::uint32_t>(-unexplained);
+    unexplained = 0;
+  }
   if (unexplained == 0) confirmed_ = highest_;
-  if (unexplained < 0) duplicates_seen_ = true;
-  signals.gap = unexplained > 0;
+  signals.gap = has_gap();
   check();
   return signals;
 }
@@ -63,8 +76,26 @@ bool Flow::all_came_from(std::uint32_t number) const noexcept {
   return true;
 }
 
+// Soon, and then after a timeout, as the question may be lost as well.
+TimeNs Flow::tail_due() const noexcept {
+  if (tail_.asks || tail_.questions == kTailQuestions || ahead(tail_.number, highest_) <= 0)
+    return kNever;
+  return tail_.sent_ns + (tail_.questions == 0 ? std::max(rtt_.smoothed_ns() / 4, kLeastTailWait)
+                                               : rtt_.timeout_ns());
+}
+
+TimeNs Flow::next_timeout() const noexcept {
+  const TimeNs paced_ns = pacer_.next_ns() == 0 ? kNever : pacer_.next_ns();
+  return std::min({paced_ns, holes_.due_ns(), tail_due()});
+}
+
+void Flow::handle_timeout(TimeNs now) noexcept {
+  if (now >= pacer_.next_ns()) pacer_.forget();
+  if (now >= tail_due()) tail_.asks = true;
+}
+
 void Flow::accept_gap() noexcept {
-  accepted_ = highest_ - received_;
+  accepted_ = highest_ - received_ - holes_.count();
   DCHECK(!has_gap());
 }
 

@@ -1,45 +1,26 @@
 // One flow: the packets between this worker and one shard, both ways.
 //
-// Worker to appliance: numbers, what is in flight, round trips, the congestion window, when to ask
-// for feedback. Appliance to worker: which of its numbers arrived, and the credit to advertise. It
+// Worker to appliance: numbers, what is in flight, round trips, the congestion window and its pace,
+// when to ask for feedback. Appliance to worker: which of its numbers arrived, and the credit to advertise. It
 // knows no chunks: recovery.h decides what to send again.
 // Numbers are u32 and wrap; they are compared as serial numbers (RFC 1982). Pure, no allocation;
 // the session's thread only.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
+#include <optional>
 
 #include "aggregator/base/check.h"
+#include "aggregator/base/recent_numbers.h"
 #include "aggregator/base/serial.h"
 #include "aggregator/base/time.h"
 #include "aggregator/wire/packet.h"
 #include "client/core/link/congestion.h"
+#include "client/core/link/holes.h"
+#include "client/core/link/pacer.h"
 
 namespace sluice::client {
-
-// Which numbers have come, of the last ones up to the highest.
-class RecentNumbers {
- public:
-  static constexpr std::uint32_t kRemembered = 1024;
-
-  // A new highest one; the `skipped` before it have not come.
-  void advance(std::uint32_t number, std::uint32_t skipped) noexcept {
-    for (std::uint32_t back = std::min(skipped, kRemembered - 1); back != 0; --back)
-      words_[place(number - back)] &= ~bit_of(number - back);
-    note(number);
-  }
-  void note(std::uint32_t number) noexcept { words_[place(number)] |= bit_of(number); }
-  bool came(std::uint32_t number) const noexcept { return words_[place(number)] & bit_of(number); }
-
- private:
-  static std::size_t place(std::uint32_t number) noexcept { return number % kRemembered / 64; }
-  static std::uint64_t bit_of(std::uint32_t number) noexcept {
-    return std::uint64_t{1} << number % 64;
-  }
-  std::array<std::uint64_t, kRemembered / 64> words_{};
-};
 
 class Flow {
  public:
@@ -57,8 +38,12 @@ class Flow {
     const std::uint32_t reserve = std::min(credit_packets_ / 8, Congestion::kFloor);
     return in_flight() < congestion_.window() + reserve;
   }
-  // Whether a stream may send, of which something is outstanding or not: while nothing is, nothing
-  // tells of what was sent, nobody asks, and a window that is shut would stay so.
+  // Whether the pace lets a packet leave now. Every packet of data and every probe asks.
+  bool on_pace(TimeNs now) noexcept { return pacer_.may_send(congestion_.pace(), now); }
+  // What it held back is asked about anew.
+  void forget_pace() noexcept { pacer_.forget(); }
+  // Whether the window lets a stream send, of which something is outstanding or not: while nothing
+  // is, nothing tells of what was sent, nobody asks, and a window that is shut would stay so.
   bool may_send(bool outstanding) const noexcept { return window_open() || !outstanding; }
   // Sent beyond the highest number that arrived. What is missing below it is lost, or late by a few
   // places (forward acknowledgement, Mathis and Mahdavi 1996): it does not hold the window.
@@ -72,15 +57,23 @@ class Flow {
     DCHECK(ahead(credit, advertised_) >= 0);  // what was promised stays promised
     advertised_ = credit;
     ++unreported_;
+    pacer_.sent(1);
     return {.number = ++sent_, .timestamp_us = wire_time_us(now), .credit = advertised_};
   }
   // Whether the packet whose header was just taken must ask for feedback. `last`: nothing else
   // waits to be sent.
-  bool take_report_flag(bool last) noexcept {
+  bool take_report_flag(bool last, TimeNs now) noexcept {
     DCHECK(unreported_ != 0);
     if (!last && 2 * unreported_ < congestion_.window()) return false;
     unreported_ = 0;
+    if (last) tail_ = {.sent_ns = now, .number = sent_};
     return true;
+  }
+  // Whether a packet must ask if the last one has arrived: no later one shows that it was lost.
+  bool asks_about_tail() const noexcept { return tail_.asks; }
+  // It has just taken a number.
+  void asked_about_tail(TimeNs now) noexcept {
+    tail_ = {.sent_ns = now, .number = sent_, .questions = tail_.questions + 1};
   }
   // Packets sent since feedback was asked for.
   std::uint32_t unreported() const noexcept { return unreported_; }
@@ -89,24 +82,34 @@ class Flow {
   // Bits: four bools come back through memory, where a read of all waits for the writes of each.
   struct LossSignals {
     bool valid : 1 = false;     // false: the header contradicts what was sent; ignore the packet
-    bool gap : 1 = false;       // worker packets are missing, neither confirmed nor declared lost
+    bool gap : 1 = false;       // worker packets are missing, and nothing tells which ones
     bool lost : 1 = false;      // appliance packets are missing
     bool withheld : 1 = false;  // results were deferred for want of credit
   };
   // The feedback on every appliance packet.
   LossSignals on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept;
-  // Contributions were lost.
-  void on_loss(TimeNs now) noexcept { congestion_.on_loss(now, rtt_.smoothed_ns()); }
-  // Nothing that matters is among the missing numbers up to the highest: every chunk there is known
-  // to be counted or lost, the rest were probes and credit updates.
-  void accept_gap() noexcept;
-  bool has_gap() const noexcept { return ahead(highest_ - received_, accepted_) > 0; }
-  std::uint32_t highest_arrived() const noexcept { return highest_; }
-  // All worker packets up to this number have arrived, as far as feedback can tell. Never when
-  // duplicates were seen, which hide losses.
-  bool all_arrived_up_to(std::uint32_t number) const noexcept {
-    return !duplicates_seen_ && ahead(confirmed_, number) >= 0;
+  // The next worker packet that is lost by its number, if any: the caller looks what it carried.
+  std::optional<std::uint32_t> take_lost(TimeNs now) noexcept {
+    const std::optional<std::uint32_t> number = holes_.take_lost(now);
+    accepted_ += number.has_value();
+    return number;
   }
+  // Nothing that matters is among the missing numbers up to the highest that are no holes: every
+  // chunk there is known to be counted or lost, the rest were probes and credit updates.
+  void accept_gap() noexcept;
+  bool has_gap() const noexcept {
+    return ahead(highest_ - received_, accepted_) > static_cast<std::int32_t>(holes_.count());
+  }
+  std::uint32_t highest_arrived() const noexcept { return highest_; }
+  // All worker packets up to this number have arrived, or are known to be lost.
+  bool all_arrived_up_to(std::uint32_t number) const noexcept {
+    return ahead(confirmed_, number) >= 0;
+  }
+
+  // ---- time ----
+  // When take_lost() has a number, the tail is to be asked about, or the pace lets a packet leave.
+  TimeNs next_timeout() const noexcept;
+  void handle_timeout(TimeNs now) noexcept;
 
   // ---- credit ----
   // Half of what was advertised is used up.
@@ -119,6 +122,9 @@ class Flow {
     pulls_ += count;
     DCHECK(pulls_ <= credit_packets_);  // or results would find no buffer
   }
+  // A probe asks for so many results, which come back one behind the other: the pace of what this
+  // worker sends is that of what it has sent to it.
+  void pace_pulls(std::uint32_t count) noexcept { pacer_.sent(count); }
   void release_pulls(std::uint32_t count) noexcept {
     CHECK(count <= pulls_);
     pulls_ -= count;
@@ -139,19 +145,30 @@ class Flow {
     const std::uint32_t credit = highest_in_ + credit_packets_ - std::min(credit_packets_, pulls_);
     return ahead(credit, advertised_) > 0 ? credit : advertised_;
   }
+  static constexpr std::uint32_t kTailQuestions = 3;
+  static constexpr DurationNs kLeastTailWait = kMillisecond;  // a host may be late with feedback
+  struct Tail {
+    TimeNs sent_ns = 0;
+    std::uint32_t number = 0;
+    std::uint32_t questions = 0;
+    bool asks = false;
+  };
+  TimeNs tail_due() const noexcept;
   void check() const noexcept;
 
   RttEstimator rtt_;
   Congestion congestion_;
+  Pacer pacer_;
   // Worker to appliance.
   std::uint32_t sent_ = 0;      // the last number used
-  std::uint32_t received_ = 0;  // arrived there, duplicates too
+  std::uint32_t received_ = 0;  // arrived there
   std::uint32_t highest_ = 0;   // highest number that arrived there
   std::uint32_t marked_ = 0;
-  std::uint32_t accepted_ = 0;  // missing numbers that are accounted for; wraps with duplicates
+  std::uint32_t accepted_ = 0;  // missing numbers that are accounted for
   std::uint32_t confirmed_ = 0;
   std::uint32_t unreported_ = 0;  // sent since feedback was asked for
-  bool duplicates_seen_ = false;
+  Tail tail_;  // the last packet, when nothing waited behind it
+  Holes holes_;
   // Appliance to worker.
   TimeNs heard_ns_ = 0;
   std::uint32_t highest_in_ = 0;

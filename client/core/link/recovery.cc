@@ -286,7 +286,6 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
     if (ahead(numbers_[answer.block * kChunksPerBlock + bit], answer.probe_number) <= 0)
       lost |= std::uint64_t{1} << bit;
   }
-  if (lost != 0) flow.on_loss(now);
   clear_outstanding(state, block, lost);
   block.counted &= ~lost;
   const std::uint64_t again = queue(answer.block, lost);
@@ -311,6 +310,25 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   if (block.pulled != 0) block.deadline_ns = std::min(block.deadline_ns, pulls_due_ns);
   check(block);
   return again;
+}
+
+Recovery::Lost Recovery::lose(std::uint16_t shard, std::uint32_t number, Flow& flow) noexcept {
+  FlowState& state = flow_states_[shard];
+  for (std::uint32_t index = state.open_head; index != kNone; index = blocks_[index].next) {
+    Block& block = blocks_[index];
+    std::uint64_t lost = 0;
+    for (std::uint64_t rest = block.sent; rest != 0; rest &= rest - 1) {
+      const ChunkIndex chunk = first_chunk(index, rest);
+      if (numbers_[chunk] == number) lost |= chunk_bit(chunk);
+    }
+    if (lost == 0) continue;
+    clear_outstanding(state, block, lost);
+    const std::uint64_t again = queue(index, lost);
+    if (block.unknown() == 0) close(state, index, flow);
+    check(block);
+    return {.block = index, .chunks = again};
+  }
+  return {};
 }
 
 // ---- the open list ----

@@ -4,8 +4,8 @@
 // complete (the result exists and is not here) or done. The appliance keeps no timers, so all
 // recovery is the worker's: probes name an aligned block of 64 chunks, and the answer says which of
 // them are counted and complete. A block is probed when
-//  - feedback shows a gap in the worker's numbers and chunks are below it (after RTT / 4, for what
-//    was only reordered),
+//  - feedback shows a gap in the worker's numbers but not which ones are missing (those that it
+//    shows are sent again without a question, see holes.h), and chunks are below it,
 //  - its timeout ran out (RTO from real samples, doubled for each probe that stays unanswered),
 //  - the appliance's numbers show lost or withheld results: all open blocks once, oldest first,
 //  - nothing came for 25 ms: the oldest block only, so that a straggler is not probed for; when it
@@ -102,6 +102,14 @@ class Recovery {
   // An answer for the step under way. What is lost is queued again: returns the chunks of the block
   // that the caller hands to the scheduler.
   std::uint64_t answer(const wire::Answer& answer, TimeNs now, Flow& flow) noexcept;
+
+  struct Lost {
+    std::uint32_t block = 0;
+    std::uint64_t chunks = 0;
+  };
+  // The packet of that number is lost. What it carried is queued again, if it still matters: the
+  // caller hands the returned chunks to the scheduler.
+  Lost lose(std::uint16_t shard, std::uint32_t number, Flow& flow) noexcept;
 
   struct ProbePlan {
     std::uint32_t block = 0;

@@ -12,7 +12,10 @@ constexpr TimeNs kTimerGrid = TimeNs{1} << 18;  // deadlines in one grid cell ar
 constexpr int kMaxBackoff = 8;                  // doublings of the timeout
 constexpr int kMaxBackoffHeard = 1;             // while the flow's other packets come through
 constexpr std::uint32_t kMinProbes = 16;        // in flight a flow, however small the window
-constexpr std::uint32_t kSweepProbes = 4;       // in flight while looking for lost results
+// Probes in flight while looking for lost results: so many, or one for each eight packets of the
+// window.
+constexpr std::uint32_t kSweepProbes = 4;
+constexpr std::uint32_t kWindowPerSweepProbe = 8;
 constexpr std::uint32_t kMinPull = 16;          // results worth a probe of their own
 
 // Whether so few buffers are free that a probe for `wanted` results should wait for more.
@@ -78,7 +81,9 @@ bool Recovery::next_of_sweep(FlowState& state, Flow& flow, ProbePlan& plan) noex
     Block& block = blocks_[index];
     DCHECK(block.open());
     const bool skip = block.phase != Phase::kOpen;
-    if (!skip && state.asked_count >= kSweepProbes) return false;
+    if (!skip &&
+        state.asked_count >= std::max(kSweepProbes, flow.window() / kWindowPerSweepProbe))
+      return false;
     if (!skip && state.withheld && too_few_pulls(flow, block.unknown())) return false;
     state.sweep_cursor = block.next;
     block.again = block.asked();  // the answer may not know yet of what is missing
@@ -100,6 +105,7 @@ void Recovery::probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now
   DCHECK((block.pulled & plan.want) == 0);
   block.pulled |= plan.want;
   flow.reserve_pulls(count_of(plan.want));
+  flow.pace_pulls(count_of(plan.want));
   block.become(Phase::kAsked);
   block.again = false;
   block.asked_ns = now;

@@ -104,6 +104,11 @@ class Stream {
   bool may_probe(std::uint16_t shard) const noexcept {
     return (flows_ == Flows::kAll || shard == 0) && recovery_->may_probe(shard) && recovers(shard);
   }
+  // The packet of that number is lost: what it carried is sent again, if it was of this stream.
+  void lose(std::uint16_t shard, std::uint32_t number) {
+    const Recovery::Lost lost = recovery_->lose(shard, number, link_.flows[shard]);
+    if (lost.chunks != 0) send_again(lost.block, lost.chunks);
+  }
   virtual void hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeNs now) noexcept {
     recovery_->hint(shard, signals, now, link_.flows[shard]);
   }
@@ -111,6 +116,9 @@ class Stream {
   virtual TimeNs next_timeout() const noexcept { return recovery_->next_timeout(); }
 
  protected:
+  // These chunks of the block are lost: they go to the scheduler once more.
+  virtual void send_again(std::uint32_t block, std::uint64_t chunks) = 0;
+
   Link& link_;
   std::optional<Recovery> recovery_;  // since the join at the latest
   bool send_control_ = false;

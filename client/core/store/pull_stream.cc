@@ -34,7 +34,7 @@ bool PullStream::write(ChunkIndex first, Transmit& transmit, std::span<std::uint
                   .need = layer.need,
                   .own = layer.own};
   body.flow.priority = queue_.priority_of(index);
-  if (flow.take_report_flag(queue_.is_last_pull())) body.flow.flags |= wire::kFlagReport;
+  if (flow.take_report_flag(queue_.is_last_pull(), now)) body.flow.flags |= wire::kFlagReport;
   const bool again = recovery_->sent(block, chunks, body.flow.number, now, flow);
   link_.counters.retransmissions += again;
   queue_.note_sent(index, layer.own + 1, again, now);

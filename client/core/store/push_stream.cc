@@ -42,7 +42,7 @@ bool PushStream::write(ChunkIndex chunk, Transmit& transmit, std::span<std::uint
                   .elem_count = span.elem_count,
                   .block_chunks = layers_.blocks[block].chunk_count};
   body.flow.priority = queue_.priority_of(index);
-  if (flow.take_report_flag(queue_.is_last_push())) body.flow.flags |= wire::kFlagReport;
+  if (flow.take_report_flag(queue_.is_last_push(), now)) body.flow.flags |= wire::kFlagReport;
   const bool again = recovery_->sent(chunk, body.flow.number, now, flow);
   link_.counters.retransmissions += again;
   queue_.note_sent(index, layer.push_step + 1, again, now);

@@ -42,17 +42,18 @@ bool RequestQueue::has_out(Direction direction, std::uint16_t shard) const noexc
   return !stream(direction).recovery().nothing_outstanding(shard);
 }
 
-bool RequestQueue::may_send(Direction direction, std::uint16_t shard) const noexcept {
-  const Flow& flow = link_.flows[shard];
+bool RequestQueue::may_send(Direction direction, std::uint16_t shard, TimeNs now) const noexcept {
+  Flow& flow = link_.flows[shard];
   const bool outstanding = has_out(Direction::kPush, shard) || has_out(Direction::kPull, shard);
-  return flow.may_send(outstanding) ||
-         (direction == Direction::kPull && flow.window_open_for_urgent());
+  return (flow.may_send(outstanding) ||
+          (direction == Direction::kPull && flow.window_open_for_urgent())) &&
+         flow.on_pace(now);
 }
 
 bool RequestQueue::write_lost(Direction direction, std::uint16_t shard, Transmit& transmit,
                               std::span<std::uint8_t> out, TimeNs now) {
   std::vector<ChunkIndex>& lost = stream(direction).lost(shard);
-  while (!lost.empty() && may_send(direction, shard)) {
+  while (!lost.empty() && may_send(direction, shard, now)) {
     const ChunkIndex chunk = lost.back();
     lost.pop_back();
     if (stream(direction).write(chunk, transmit, out, now)) return true;
@@ -68,7 +69,7 @@ bool RequestQueue::write_next(Transmit& transmit, std::span<std::uint8_t> out, T
   while (unit_chunks_ != 0 || next_unit()) {
     const std::uint32_t block = layers_.layers[unit_.layer].block_begin + unit_.unit;
     const ChunkIndex chunk = first_chunk(block, unit_chunks_);
-    if (!may_send(unit_.direction, static_cast<std::uint16_t>(block % link_.shard_count())))
+    if (!may_send(unit_.direction, static_cast<std::uint16_t>(block % link_.shard_count()), now))
       return false;
     unit_chunks_ &= unit_chunks_ - 1;
     if (stream(unit_.direction).write(chunk, transmit, out, now)) return true;
@@ -85,6 +86,11 @@ void RequestQueue::note_sent(LayerIndex layer, Step iteration, bool again, TimeN
 }
 
 // ---- a stream of requests ----
+
+void RequestStream::send_again(std::uint32_t block, std::uint64_t chunks) {
+  for (; chunks != 0; chunks &= chunks - 1)
+    lost(shard_of_block(block)).push_back(first_chunk(block, chunks));
+}
 
 RequestStream::RequestStream(StreamId id, Direction direction, const Layout& layout, Layers& layers,
                              RequestQueue& queue, Link& link)
@@ -137,9 +143,7 @@ Verdict RequestStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   const Layer& layer = layers_.of_block(body.block);
   // A late answer, about what is done or was asked before.
   if (!under_way(layer) || body.step != step_of(layer)) return Verdict::kProbe;
-  for (std::uint64_t again = recovery_->answer(body, now, flow_of(body.block)); again != 0;
-       again &= again - 1)
-    lost(shard_of_block(body.block)).push_back(first_chunk(body.block, again));
+  send_again(body.block, recovery_->answer(body, now, flow_of(body.block)));
   note_counted(body.block, body.counted, now);
   DCHECK(layers_.consistent(layer));
   return Verdict::kProbe;

@@ -61,7 +61,7 @@ class RequestQueue {
     return *streams_[static_cast<std::size_t>(direction)];
   }
   bool next_unit();
-  bool may_send(Direction direction, std::uint16_t shard) const noexcept;
+  bool may_send(Direction direction, std::uint16_t shard, TimeNs now) const noexcept;
   bool write_lost(Direction direction, std::uint16_t shard, Transmit& transmit,
                   std::span<std::uint8_t> out, TimeNs now);
 
@@ -111,6 +111,7 @@ class RequestStream : public Stream {
   std::vector<ChunkIndex>& lost(std::uint16_t shard) noexcept { return lost_[shard]; }
 
  protected:
+  void send_again(std::uint32_t block, std::uint64_t chunks) override;
   virtual bool under_way(const Layer& layer) const noexcept = 0;
   // As probes name the layer's request under way.
   virtual Step step_of(const Layer& layer) const noexcept = 0;

@@ -125,6 +125,8 @@ class GradientStream final : public Stream {
     std::uint32_t chunks_left = 0;
   };
 
+  void send_again(std::uint32_t block, std::uint64_t chunks) override;
+
   // gradients.cc
   void set_up(const wire::Accept& accept);
   // Blocks until nobody reads what was submitted: before its memory is given back.

@@ -32,17 +32,21 @@ Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
     return Verdict::kTooOld;
   }
   const std::uint16_t shard = shard_of(first, link_.shard_count());
-  std::uint64_t lost = recovery_->answer(body, now, link_.flows[shard]);
+  const std::uint64_t lost = recovery_->answer(body, now, link_.flows[shard]);
   finish_unwanted(first, body.counted | body.complete, now);
   if (body.step != current_step()) return Verdict::kProbe;  // that was the rest of it
-  for (; lost != 0; lost &= lost - 1) {
-    const ChunkIndex chunk = first + static_cast<ChunkIndex>(std::countr_zero(lost));
+  send_again(body.block, lost);
+  return Verdict::kProbe;
+}
+
+void GradientStream::send_again(std::uint32_t block, std::uint64_t chunks) {
+  for (; chunks != 0; chunks &= chunks - 1) {
+    const ChunkIndex chunk = first_chunk(block, chunks);
     DCHECK(chunk < layout_.chunk_count());
     const std::uint32_t tensor = layout_.chunk(chunk).tensor;
     DCHECK(tensors_.active(tensor));
     scheduler_->push_again(chunk, carries_data(chunk, tensor) ? priority_of(tensor) : kNilPriority);
   }
-  return Verdict::kProbe;
 }
 
 // The appliance has these chunks, of the block that begins with `first`.

@@ -25,9 +25,10 @@ WindowState GradientStream::window_state(TimeNs now) const noexcept {
   const std::uint16_t shards = link_.shard_count();
   DCHECK(shards <= 64);  // a bit each
   for (std::uint16_t shard = 0; shard < shards; ++shard) {
-    const Flow& flow = link_.flows[shard];
+    Flow& flow = link_.flows[shard];
     windows.in_flight_packets += in_flight(shard);
     windows.arrived_packets += flow.highest_arrived();
+    if (!flow.on_pace(now)) continue;
     if (flow.may_send(!recovery_->nothing_outstanding(shard)))
       windows.open_shards |= std::uint64_t{1} << shard;
     else if (flow.window_open_for_urgent())
@@ -187,7 +188,7 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
   LastSent& last_sent = last_sent_[choice.shard];
   last_sent.number = body.flow.number;
   last_sent.unreported_priority = std::max(last_sent.unreported_priority, body.flow.priority);
-  if (flow.take_report_flag(choice.last)) {
+  if (flow.take_report_flag(choice.last, now)) {
     body.flow.flags |= wire::kFlagReport;
     last_sent.unreported_priority = 0;
   }
@@ -232,7 +233,7 @@ std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs n
   const bool stale = now - flow.heard_ns() > kIdleProbeInterval;
   CHECK(reports_due_.finished != 0 && reports_due_.finished <= current_step());
   wire::Finished body{.flow = flow.next_header(now), .step = reports_due_.finished};
-  if (stale && flow.take_report_flag(true)) body.flow.flags |= wire::kFlagReport;
+  if (stale && flow.take_report_flag(true, now)) body.flow.flags |= wire::kFlagReport;
   reports_due_.finished = 0;
   return wire::encode(out, link_.identity, body);
 }

@@ -1,4 +1,4 @@
-// Round trips, the congestion window, and what feedback means for one flow.
+// Numbers, credit, and what feedback means for one flow.
 #include "client/core/link/flow.h"
 
 #include <gtest/gtest.h>
@@ -7,117 +7,21 @@ namespace sluice::client {
 namespace {
 
 constexpr TimeNs kNow = 10 * kSecond;
+constexpr DurationNs kRoundTrip = 8 * kMillisecond;
 
 // Takes `count` numbers.
 void send(Flow& flow, int count, TimeNs now = kNow) {
   for (int i = 0; i < count; ++i) flow.next_header(now);
 }
 
-wire::FeedbackHeader feedback(std::uint32_t number, std::uint32_t received, std::uint32_t highest) {
-  return {.number = number, .received_count = received, .highest_number = highest};
-}
-
-TEST(RttEstimator, FollowsRfc6298) {
-  RttEstimator rtt;
-  EXPECT_EQ(rtt.timeout_ns(), RttEstimator::kFirstTimeout);
-  rtt.sample(8 * kMillisecond);
-  EXPECT_EQ(rtt.smoothed_ns(), 8 * kMillisecond);
-  EXPECT_EQ(rtt.timeout_ns(), 8 * kMillisecond + 4 * 4 * kMillisecond);
-  rtt.sample(16 * kMillisecond);
-  EXPECT_EQ(rtt.smoothed_ns(), 9 * kMillisecond);
-  EXPECT_EQ(rtt.timeout_ns(), 9 * kMillisecond + 4 * 5 * kMillisecond);
-}
-
-TEST(RttEstimator, KeepsItsTimeoutWithinBounds) {
-  RttEstimator rtt;
-  for (int i = 0; i < 100; ++i) rtt.sample(50 * kMicrosecond);
-  EXPECT_EQ(rtt.timeout_ns(), RttEstimator::kMinTimeout);
-  EXPECT_LE(rtt.confirm_ns(), 100 * kMicrosecond);  // nobody else is waited for
-  for (int i = 0; i < 100; ++i) rtt.sample(10 * kSecond);
-  EXPECT_EQ(rtt.timeout_ns(), RttEstimator::kMaxTimeout);
-  EXPECT_EQ(rtt.confirm_ns(), RttEstimator::kMaxTimeout);
-}
-
-TEST(Congestion, GrowsByOnePacketAWindowUpToItsCap) {
-  Congestion congestion(66);
-  congestion.end_slow_start();
-  EXPECT_EQ(congestion.window(), 64u);
-  congestion.on_arrived(63, 0);
-  EXPECT_EQ(congestion.window(), 64u);
-  congestion.on_arrived(1, 0);
-  EXPECT_EQ(congestion.window(), 65u);
-  for (int i = 0; i < 10; ++i) congestion.on_arrived(100, 0);
-  EXPECT_EQ(congestion.window(), 66u);
-}
-
-TEST(Congestion, DoublesItsWindowEachRoundTripUntilSomethingSaysThatItIsEnough) {
-  const auto grown = [](auto&& enough) {
-    Congestion congestion(1000);
-    congestion.on_arrived(64, 0);
-    EXPECT_EQ(congestion.window(), 128u);
-    enough(congestion);
-    const std::uint32_t before = congestion.window();
-    congestion.on_arrived(before, 0);
-    congestion.on_arrived(before, 0);
-    return congestion.window() - before;
-  };
-  EXPECT_EQ(grown([](Congestion&) {}), 256u);  // 128, two windows of arrivals later
-  EXPECT_LE(grown([](Congestion& congestion) { congestion.on_loss(kSecond, kMillisecond); }), 2u);
-  EXPECT_LE(grown([](Congestion& congestion) { congestion.on_arrived(10, 1); }), 2u);
-  EXPECT_LE(grown([](Congestion& congestion) { congestion.end_slow_start(); }), 2u);
-}
-
-TEST(Congestion, DoesNotDoubleAWindowThatIsNotInUse) {
-  Congestion congestion(1000);
-  for (int i = 0; i < 60; ++i) congestion.on_arrived(1, 0, false);
-  EXPECT_EQ(congestion.window(), 64u);
-  congestion.on_arrived(64, 0, true);
-  EXPECT_EQ(congestion.window(), 128u);
-}
-
-TEST(RttEstimator, SeesAStandingQueueInALongerRoundTrip) {
-  RttEstimator rtt;
-  rtt.sample(kMillisecond);
-  EXPECT_FALSE(rtt.queueing());
-  rtt.sample(kMillisecond + 400 * kMicrosecond);
-  EXPECT_FALSE(rtt.queueing());
-  rtt.sample(kMillisecond + 600 * kMicrosecond);
-  EXPECT_TRUE(rtt.queueing());
-  rtt.sample(20 * kMicrosecond);
-  rtt.sample(110 * kMicrosecond);  // 90 us are a wake-up
-  EXPECT_FALSE(rtt.queueing());
-}
-
-TEST(Congestion, HalvesOnLossOnceARoundTripDownToItsFloor) {
-  Congestion congestion(1000);
-  congestion.on_loss(kNow, kMillisecond);
-  EXPECT_EQ(congestion.window(), 32u);
-  congestion.on_loss(kNow + kMillisecond / 2, kMillisecond);
-  EXPECT_EQ(congestion.window(), 32u);
-  congestion.on_loss(kNow + kMillisecond, kMillisecond);
-  EXPECT_EQ(congestion.window(), 16u);
-  congestion.on_loss(kNow + 2 * kMillisecond, kMillisecond);
-  EXPECT_EQ(congestion.window(), 16u);
-}
-
-TEST(Congestion, ShrinksLessForFewMarksThanForMany) {
-  // After many rounds with one packet in 64 marked, the fraction is small and so is the cut.
-  const auto steady_window = [](std::uint32_t marked) {
-    Congestion congestion(1000);
-    for (int round = 0; round < 300; ++round) congestion.on_arrived(congestion.window(), marked);
-    return congestion.window();
-  };
-  const std::uint32_t few = steady_window(1), all = steady_window(1000);
-  EXPECT_LE(all, Congestion::kFloor + 1);
-  EXPECT_GT(few, 4 * all);
-}
-
-TEST(Congestion, CutsOnceAWindowHoweverManyFeedbacksCarryMarks) {
-  Congestion congestion(1000);
-  congestion.on_arrived(1, 1);
-  EXPECT_EQ(congestion.window(), 32u);  // the fraction starts at 1: half
-  congestion.on_arrived(1, 1);
-  EXPECT_EQ(congestion.window(), 32u);
+// `arrived_before`: bit i where number highest - 1 - i has arrived.
+wire::FeedbackHeader feedback(std::uint32_t number, std::uint32_t received, std::uint32_t highest,
+                              std::uint32_t arrived_before = UINT32_MAX) {
+  return {.number = number,
+          .received_count = received,
+          .highest_number = highest,
+          .arrived_before = arrived_before,
+          .echo_timestamp_us = wire_time_us(kNow - kRoundTrip)};
 }
 
 TEST(Flow, NumbersPacketsFromOneAndAdvertisesCredit) {
@@ -156,39 +60,18 @@ TEST(Flow, KeepsAFewPacketsOfTheCreditForWhatIsUrgent) {
   EXPECT_FALSE(wide.window_open_for_urgent());
 }
 
-TEST(Flow, DoublesItsWindowUntilARoundTripShowsAQueue) {
-  Flow flow(4096);
-  TimeNs now = kNow;
-  std::uint32_t sent = 0;
-  const auto round = [&](DurationNs round_trip_ns) {
-    const std::uint32_t count = flow.window();
-    const TimeNs began = now;
-    send(flow, static_cast<int>(count), began);
-    sent += count;
-    now += round_trip_ns;
-    wire::FeedbackHeader body = feedback(sent, sent, sent);
-    body.echo_timestamp_us = wire_time_us(began);
-    flow.on_feedback(body, now);
-    return flow.window();
-  };
-  EXPECT_EQ(round(kMillisecond), 128u);
-  EXPECT_EQ(round(kMillisecond), 256u);
-  EXPECT_EQ(round(2 * kMillisecond), 257u);  // 256 packets stand somewhere
-  EXPECT_EQ(round(kMillisecond), 258u);
-}
-
 TEST(Flow, AsksForFeedbackAtHalfAWindowAndAtTheLastPacket) {
   Flow flow(64);
   int asked_at = 0;
   for (int i = 1; i <= 24 && asked_at == 0; ++i) {
     flow.next_header(kNow);
-    if (flow.take_report_flag(false)) asked_at = i;
+    if (flow.take_report_flag(false, kNow)) asked_at = i;
   }
   EXPECT_EQ(asked_at, 24);
   flow.next_header(kNow);
-  EXPECT_FALSE(flow.take_report_flag(false));
+  EXPECT_FALSE(flow.take_report_flag(false, kNow));
   flow.next_header(kNow);
-  EXPECT_TRUE(flow.take_report_flag(true));
+  EXPECT_TRUE(flow.take_report_flag(true, kNow));
 }
 
 TEST(Flow, MeasuresRoundTripsWithoutTheTimeThatTheApplianceHeldThePacket) {
@@ -201,26 +84,84 @@ TEST(Flow, MeasuresRoundTripsWithoutTheTimeThatTheApplianceHeldThePacket) {
   EXPECT_EQ(flow.rtt().smoothed_ns(), kMillisecond);
 }
 
-TEST(Flow, SeesAGapAndConfirmsNothingBeyondIt) {
+TEST(Flow, NamesALostPacketOnceItsHoleHasStayedForAQuarterOfARoundTrip) {
   Flow flow(64);
   send(flow, 10);
-  EXPECT_FALSE(flow.on_feedback(feedback(1, 5, 5), kNow).gap);
+  flow.on_feedback(feedback(1, 5, 5), kNow);
   EXPECT_TRUE(flow.all_arrived_up_to(5));
   EXPECT_FALSE(flow.all_arrived_up_to(6));
-  EXPECT_TRUE(flow.on_feedback(feedback(2, 8, 9), kNow).gap);
+  EXPECT_EQ(flow.next_timeout(), kNever);
+
+  const wire::FeedbackHeader second = feedback(2, 8, 9, UINT32_MAX - 0b10);  // 7 is missing
+  EXPECT_FALSE(flow.on_feedback(second, kNow).gap);  // it is known which one
   EXPECT_FALSE(flow.all_arrived_up_to(9));
-  flow.accept_gap();
-  EXPECT_FALSE(flow.has_gap());
-  send(flow, 1);
-  EXPECT_FALSE(flow.on_feedback(feedback(3, 9, 10), kNow).gap);
-  EXPECT_TRUE(flow.all_arrived_up_to(10));
+  const TimeNs lost_ns = kNow + kRoundTrip / 4;
+  EXPECT_EQ(flow.next_timeout(), lost_ns);
+  EXPECT_EQ(flow.take_lost(lost_ns - 1), std::nullopt);
+  EXPECT_EQ(flow.take_lost(lost_ns), 7u);
+  EXPECT_EQ(flow.take_lost(lost_ns), std::nullopt);
+  flow.on_feedback(feedback(3, 8, 9, UINT32_MAX - 0b10), lost_ns);
+  EXPECT_TRUE(flow.all_arrived_up_to(9));  // 7 is accounted for
 }
 
-TEST(Flow, ConfirmsNothingOnceDuplicatesCouldHideALoss) {
+TEST(Flow, DoesNotTakeForLostWhatWasOnlyOvertaken) {
   Flow flow(64);
   send(flow, 10);
-  flow.on_feedback(feedback(1, 6, 5), kNow);
-  EXPECT_FALSE(flow.all_arrived_up_to(5));
+  flow.on_feedback(feedback(1, 4, 5, UINT32_MAX - 0b10), kNow);
+  EXPECT_NE(flow.next_timeout(), kNever);
+  flow.on_feedback(feedback(2, 6, 6, UINT32_MAX), kNow);
+  EXPECT_EQ(flow.next_timeout(), kNever);
+  EXPECT_TRUE(flow.all_arrived_up_to(6));
+}
+
+TEST(Flow, ForgivesAPacketThatWasTakenForLostAndCame) {
+  Flow flow(64);
+  send(flow, 10);
+  flow.on_feedback(feedback(1, 4, 5, UINT32_MAX - 0b10), kNow);
+  ASSERT_EQ(flow.take_lost(kNow + kSecond), 3u);
+  flow.on_feedback(feedback(2, 6, 6, UINT32_MAX), kNow + kSecond);
+  EXPECT_FALSE(flow.has_gap());
+  flow.on_feedback(feedback(3, 7, 8, UINT32_MAX - 1), kNow + kSecond);  // 7 is missing
+  EXPECT_FALSE(flow.all_arrived_up_to(8));
+  EXPECT_EQ(flow.take_lost(kNow + 3 * kSecond), 7u);
+}
+
+TEST(Flow, SeesAGapOfWhichNoFeedbackSaysWhatIsMissing) {
+  Flow flow(256);
+  send(flow, 100);
+  EXPECT_FALSE(flow.on_feedback(feedback(1, 5, 5), kNow).gap);
+  EXPECT_TRUE(flow.on_feedback(feedback(2, 79, 80), kNow).gap);
+  EXPECT_FALSE(flow.all_arrived_up_to(80));
+  EXPECT_EQ(flow.next_timeout(), kNever);
+  flow.accept_gap();
+  EXPECT_FALSE(flow.has_gap());
+  EXPECT_FALSE(flow.on_feedback(feedback(3, 80, 81), kNow).gap);
+  EXPECT_TRUE(flow.all_arrived_up_to(81));
+}
+
+TEST(Flow, AsksAboutATailThatNothingFollows) {
+  Flow flow(64);
+  send(flow, 10);
+  EXPECT_EQ(flow.next_timeout(), kNever);
+  ASSERT_TRUE(flow.take_report_flag(true, kNow));
+  EXPECT_GT(flow.next_timeout(), kNow);
+  EXPECT_LE(flow.next_timeout(), kNow + flow.rtt().smoothed_ns());
+  int questions = 0;
+  for (; flow.next_timeout() != kNever; ++questions) {
+    ASSERT_LT(questions, 10);
+    const TimeNs now = flow.next_timeout();
+    flow.handle_timeout(now);
+    ASSERT_TRUE(flow.asks_about_tail());
+    EXPECT_EQ(flow.next_timeout(), kNever);
+    send(flow, 1, now);
+    flow.asked_about_tail(now);
+  }
+  EXPECT_EQ(questions, 3);
+  send(flow, 1);
+  ASSERT_TRUE(flow.take_report_flag(true, kNow));
+  EXPECT_NE(flow.next_timeout(), kNever);
+  flow.on_feedback(feedback(1, 14, 14), kNow);
+  EXPECT_EQ(flow.next_timeout(), kNever);
 }
 
 TEST(Flow, RefusesFeedbackAboutNumbersThatWereNeverSent) {

@@ -161,7 +161,7 @@ SessionOptions with_big_chunks() {
 TEST(Join, NamesBothSizesWhenOnlySmallDatagramsPass) {
   Scripted bench(with_big_chunks(), {{"w", 1000, Dtype::kFloat32}}, 1408);
   bench.pass(1450 * kMillisecond);
-  for (const Sent& packet : bench.passed) EXPECT_EQ(packet.bytes.size(), 1498u);
+  for (const Sent& packet : bench.passed) EXPECT_EQ(packet.bytes.size(), 1502u);
   bench.passed.clear();
   bench.pass(600 * kMillisecond);
   const Sent* bare = nullptr;
@@ -180,7 +180,7 @@ TEST(Join, NamesBothSizesWhenOnlySmallDatagramsPass) {
   bench.pass(100 * kMillisecond);
   const Status status = bench.failure();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr(bare_size), HasSubstr("1498 bytes"),
+  EXPECT_THAT(status.message(), AllOf(HasSubstr(bare_size), HasSubstr("1502 bytes"),
                                       HasSubstr("10.0.0.1:7700"), HasSubstr("rank 1")));
 }
 
@@ -239,7 +239,7 @@ TEST(Join, FailsBeforeItSendsWhenTheLocalInterfaceIsTooSmall) {
   options.path_datagram_bytes = 1452;
   Scripted bench(options, {{"w", 1000, Dtype::kFloat32}}, 1408);
   EXPECT_TRUE(bench.sent().empty());
-  EXPECT_THAT(bench.failure().message(), AllOf(HasSubstr("1452"), HasSubstr("1498")));
+  EXPECT_THAT(bench.failure().message(), AllOf(HasSubstr("1452"), HasSubstr("1502")));
 }
 
 TEST(Join, RefusesToEnterASynchronousJobInMidRunAndLeaves) {

@@ -100,14 +100,17 @@ class Scripted {
       if (event.kind == kind) return true;
     return false;
   }
-  // Lets time pass, timeout by timeout, and drops what the session sends meanwhile.
+  // Lets time pass, timeout by timeout, and keeps in `passed` what the session sends meanwhile, but
+  // for bare requests for feedback.
   void pass(DurationNs duration_ns) {
     const TimeNs end_ns = now + duration_ns;
     while (session.next_timeout() <= end_ns) {
       now = std::max(now, session.next_timeout());
       session.handle_timeout(now);
       EXPECT_GT(session.next_timeout(), now) << "a timeout that is due again at once";
-      for (Sent& packet : sent()) passed.push_back(std::move(packet));
+      for (Sent& packet : sent())
+        if (packet.packet().type() != wire::PacketType::kCredit)
+          passed.push_back(std::move(packet));
       if (session.next_timeout() <= now) break;
     }
     now = end_ns;
@@ -179,6 +182,7 @@ class Scripted {
     return {.number = ++number,
             .received_count = received,
             .highest_number = highest,
+            .arrived_before = arrived_before,
             .echo_timestamp_us = echo_us,
             .deferred_count = deferred,
             .open_step = open_step};
@@ -216,6 +220,7 @@ class Scripted {
   std::uint8_t rejoined = 0;  // the job runs already
   Step first_step = 0;        // then: that this worker contributes to
   Step open_step = 0;         // of the gradients, as feedback tells it
+  std::uint32_t arrived_before = UINT32_MAX;  // of the numbers below `highest`, as feedback tells it
   std::uint32_t number = 0, received = 0, highest = 0, credit = 0, echo_us = 0, deferred = 0;
 };
 

@@ -47,7 +47,8 @@ TEST(SessionRecovery, ProbesAtTheFirstTimeoutWithoutAskingForResultsThatMayBeOnT
   EXPECT_EQ(probe.block, 0u);
   EXPECT_EQ(probe.step, 1u);
   EXPECT_EQ(probe.want, 0u);
-  EXPECT_EQ(probe.flow.number, 5u);  // a credit update and three contributions came before
+  // A credit update, three contributions and a question about the last of them came before.
+  EXPECT_EQ(probe.flow.number, 6u);
 }
 
 TEST(SessionRecovery, BacksOffWhileProbesStayUnanswered) {
