@@ -12,6 +12,8 @@ import subprocess
 import sys
 from typing import Callable, Iterator, List, NamedTuple, Optional, Tuple
 
+from class_sizes import CEILINGS, large_classes
+
 MAX_COLUMNS = 100
 MAX_LINES = 400
 PUBLIC_HEADER = "client/include/sluice/sluice.h"  # one contract, read from top to bottom
@@ -337,6 +339,8 @@ def main() -> int:
     findings += folders_without_readme(paths) + long_pages(sources) + pages_without_title(sources)
     findings += broken_links(sources, paths) + missing_tests(sources)
     findings += blobs(root, paths) + unused(sources) + types_of_one_name(sources)
+    findings += large_classes(((source.path, "\n".join(source.lines)) for source in sources
+                               if source.path.endswith(C_FAMILY)), CEILINGS)
     findings += misformatted(root, paths) + bad_shell(root, sources)
     for finding in findings:
         print(finding)
