@@ -1,9 +1,10 @@
-// The appliance without its dataplane: the production agg::Appliance, each of whose threads has a
-// receive queue and goes round after a delay of its own, with mail that takes its time between
-// them.
+// The appliance without its dataplane: the production agg::Appliance on simulated threads. Each
+// thread has a receive queue, wakes after a random delay, and exchanges mail with the other
+// threads, which is delayed too.
 //
-// Frames in, frames out, checked and built by the production code of wire/inet.h. It keeps the path
-// of each member, as the dataplane does. The world owns it and calls it from its events.
+// Frames go in and come out. The production code of wire/inet.h checks and builds them. The object
+// keeps the path of each member, as the dataplane does. The world owns it and calls it from its
+// events.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +27,8 @@ struct ApplianceOptions {
   agg::JobsOptions jobs;
   std::uint16_t port = kDefaultPort;
   std::size_t max_datagram_bytes = 1452;
-  DurationNs service_delay_ns = 2 * kMicrosecond;  // up to; of control and shards, drawn each time
-  DurationNs command_delay_ns = 2 * kMicrosecond;  // up to; control to shard and back
+  DurationNs service_delay_ns = 2 * kMicrosecond;  // at most; drawn for each wake-up
+  DurationNs command_delay_ns = 2 * kMicrosecond;  // at most; control to shard and back
   std::uint32_t burst = 32;                        // packets a round of a shard
   // How fast a helper thread makes the memory of jobs and frees it; 0: at once, on the control
   // thread. A small job stands for a big one when this is slow.
@@ -45,14 +46,15 @@ class Appliance {
   void deliver_event(std::uint16_t shard, TimeNs now);
   void tick(TimeNs now);
   void shutdown(TimeNs now);
-  // The control thread, or the lcore of a shard, does not run before `until`: what is meant for it
-  // waits, and its clock has moved on when it returns.
+  // The control thread, or the lcore of a shard, does not run before `until`. Its queue grows
+  // meanwhile, and its clock has moved on when it returns.
   void pause_control(TimeNs until) { control_.pause(until); }
   void pause_shard(std::uint16_t shard, TimeNs until) { lcores_[shard].pause(until); }
-  // A host says that nothing listens where a datagram of ours went, and quotes its head.
+  // A host reports that nothing listens at the port of one of our datagrams, and quotes the
+  // datagram's head.
   void quoted_unreachable(const wire::CommonHeader& quoted, TimeNs now);
-  // The switch knows that the process behind this UDP port is gone, as of a closed vhost-user
-  // socket.
+  // The switch knows that the process behind this UDP port is gone, as when a vhost-user socket
+  // closes.
   void unreachable(std::uint16_t worker_port, TimeNs now);
 
   bool control_is_away(TimeNs now) const { return now < control_.back_ns; }
@@ -61,10 +63,11 @@ class Appliance {
   const ApplianceOptions& options() const { return options_; }
   const wire::IpAddress& address() const { return address_; }
   const wire::Mac& mac() const { return mac_; }
-  // Datagrams with this verdict: at the frame's headers, at parse, at the shards or at control.
+  // Datagrams with this verdict, wherever it was given: at the frame's headers, at parse, at a
+  // shard or at control.
   std::uint64_t count(Verdict verdict) const;
   std::size_t waiting_frames() const;
-  // What all orders for memory have taken, or will take.
+  // The time that all orders for memory have taken or will take.
   DurationNs making_ns() const { return making_ns_; }
   // I7 at the appliance: every frame has one verdict or waits. Empty when that holds.
   std::string unbalanced() const;
@@ -100,7 +103,7 @@ class Appliance {
   agg::Appliance core_;
   Thread control_;
   std::vector<Thread> lcores_;  // one a shard
-  // What the helper thread works at, in order.
+  // The orders of the helper thread, oldest first.
   struct Making {
     agg::MemoryOrder order;
     TimeNs started_ns = 0;
@@ -108,7 +111,7 @@ class Appliance {
   };
   std::deque<Making> making_;
   DurationNs making_ns_ = 0;
-  std::uint32_t full_rounds_ = 0;  // of the control thread, in a row, that sent all they may
+  std::uint32_t full_rounds_ = 0;  // rounds of the control thread in a row that sent all they may
   std::uint64_t frames_in_ = 0;
   VerdictCounters frame_verdicts_;  // dropped before a shard or the control thread saw them
   std::map<std::pair<std::uint16_t, std::uint16_t>, wire::UdpPath> paths_;  // (job, rank)

@@ -1,5 +1,5 @@
-// Whatever dies in the middle of a job, in every shape: the step under way is finished with exact
-// sums and equal replicas, or all who live say who is dead.
+// Deaths in the middle of a job over a BCube, in every shape. The step under way ends with exact
+// sums and equal replicas, or all live servers name the dead part.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Switches and cables of a BCube that are not there before the first step: done without, named
-// where that can't be, and used when they come.
+// Switches and cables of a BCube that are absent before the first step. The job does without them
+// or names them, and uses them when they come.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Gradients that travel over a BCube at a loss: nothing is lost for good, and replicas are the
-// same.
+// Gradients that are pruned or rounded on their way over a BCube: residuals keep what was not
+// delivered, and replicas stay equal.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,11 +1,10 @@
-// Whether all servers of a BCube get what they must: every average is recomputed from the plan's
-// gradients, to the last bit; all servers are told the same weight; what was handed out stays; and
-// after each step every replica is the same.
+// Checks that all servers of a BCube get what they must. Every average is recomputed from the
+// plan's gradients, to the last bit. All servers are told the same weight, outputs that were handed
+// out stay as they are, and after each step all replicas are equal.
 //
-// Of what travels at a loss it knows each server's residual: what a server contributes is gradient
-// and residual, pruned and rounded, whenever and wherever it is sent; the average is that of these
-// values, or one of its neighbours in the wire format; and what a server keeps is what it has not
-// delivered.
+// Of lossy tensors the oracle knows each server's residual. A server contributes gradient plus
+// residual, pruned and rounded, whenever and wherever it is sent. The average is that of these
+// values, or a neighbour of it in the wire format. The server keeps what it has not delivered.
 #pragma once
 
 #include <cstdint>
@@ -25,21 +24,23 @@ namespace sluice::sim {
 
 class BcubeOracle {
  public:
-  // The plan outlives it. `chunk_elems`: of what is rounded. `ordinary`, which outlives it too: of
-  // a job at one appliance, whose bits the averages must have; null: there are several levels.
+  // `plan` outlives the oracle. `chunk_elems`: elements in a chunk, for tensors that are rounded.
+  // `ordinary`: the oracle of a job at one appliance, whose bits the averages must have; outlives
+  // this one; null for several levels.
   explicit BcubeOracle(const JobPlan& plan, std::uint32_t chunk_elems = 0,
                        const client::Layout* ordinary = nullptr);
 
-  // A server sends this of a tensor that travels at a loss.
+  // A server sends these values of a lossy tensor.
   void contributed(std::uint32_t server, Step step, std::uint32_t tensor, std::uint64_t first_elem,
                    std::span<const float> values);
-  // At rest after a step, what it says that it has not delivered.
+  // At rest after a step: the residual that the server reports.
   void check_residual(std::uint32_t server, std::uint32_t tensor, std::span<const float> values);
 
-  // A server's tensor is done: `output` is what it was given. Read only if there is data.
+  // A server's tensor is done; `output` is the memory that it was given, read only if there is
+  // data.
   void tensor_done(std::uint32_t server, Step step, const client::Event& event,
                    std::span<const float> output);
-  // It has all tensors of a step, and may write to its memory from now on.
+  // A server has all tensors of a step, and may write to its memory from now on.
   void step_done(std::uint32_t server, Step step, std::span<const std::vector<float>> outputs);
   void collective_done(std::uint32_t server, std::size_t collective,
                        std::span<const std::uint8_t> buffer);
@@ -68,7 +69,7 @@ class BcubeOracle {
                           std::span<const float> output) const;
   std::string place(std::uint32_t server, Step step, std::uint32_t tensor) const;
 
-  // What a server has not delivered, by tensor.
+  // By tensor, the values that a server has not delivered.
   struct Books {
     std::vector<std::vector<float>> residuals;
     std::unique_ptr<client::Thresholds> thresholds;
@@ -79,7 +80,7 @@ class BcubeOracle {
   const client::Layout* const ordinary_;
   std::vector<Books> books_;
   std::map<std::pair<Step, std::uint32_t>, Average> known_;
-  // What a server contributes of a tensor, at a loss, once it has begun the step.
+  // The values of a lossy tensor that a server contributes, once it has begun the step.
   std::map<std::tuple<Step, std::uint32_t, std::uint32_t>, std::vector<float>> left_;
   std::vector<Replica> replicas_;
   std::map<Step, std::uint64_t> hashes_;  // of all replicas after a step

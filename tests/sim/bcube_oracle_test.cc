@@ -1,4 +1,4 @@
-// The oracle of a BCube finds what it is there to find.
+// The oracle of a BCube finds the errors that it claims to find.
 #include "tests/sim/bcube_oracle.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What tests of a BCube in virtual time share.
+// Helpers of the tests of a BCube in virtual time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,11 +13,11 @@
 
 namespace sluice::sim {
 
-// `./run test full` sets this: every shape and every seed.
+// Whether to run every shape and every seed: `./run test full` sets the variable.
 inline bool is_full_tier() { return std::getenv("SLUICE_FULL_TIER") != nullptr; }
 
-// From one seed of a long series to the next. Seven shares no divisor with what the tests derive
-// from a seed (modulo 2, 3, 4, 5), so a part of the series has every kind.
+// The distance between two seeds of a long series. Seven shares no divisor with what the tests
+// derive from a seed (modulo 2, 3, 4, 5), so a part of the series has every kind.
 inline std::uint64_t seed_stride() { return is_full_tier() ? 1 : 7; }
 
 struct BcubeShape {
@@ -35,7 +35,7 @@ inline constexpr BcubeShape kBcubeShapes[] = {
     {2, 4, client::BcubeMode::kPlain},
 };
 
-// All; but the largest, of 81 and 64 ports, which take most of the time, in the full tier alone.
+// All shapes. The largest, of 81 and 64 ports, take most of the time and are left to the full tier.
 inline std::vector<BcubeShape> bcube_shapes() {
   std::vector<BcubeShape> shapes;
   for (const BcubeShape& shape : kBcubeShapes) {
@@ -45,7 +45,7 @@ inline std::vector<BcubeShape> bcube_shapes() {
   return shapes;
 }
 
-// Those where something can stand in for what dies.
+// The shapes in which another switch can stand in for a dead one.
 inline std::vector<BcubeShape> shapes_with_detours(std::optional<client::BcubeMode> mode = {}) {
   std::vector<BcubeShape> shapes;
   for (const BcubeShape& shape : bcube_shapes())
@@ -53,7 +53,7 @@ inline std::vector<BcubeShape> shapes_with_detours(std::optional<client::BcubeMo
   return shapes;
 }
 
-// Where a test takes all of them too long.
+// The shapes for tests that would take too long with all of them.
 inline constexpr BcubeShape kFewBcubeShapes[] = {
     {2, 2, client::BcubeMode::kAggregated}, {3, 2, client::BcubeMode::kAggregated},
     {2, 3, client::BcubeMode::kAggregated}, {2, 2, client::BcubeMode::kPlain},
@@ -80,7 +80,7 @@ inline void expect_clean(BcubeWorld& world, TimeNs until = 30 * kSecond) {
   EXPECT_TRUE(done);
 }
 
-// Whatever was lost, the job went on for everybody.
+// The job has gone on for every server.
 inline void expect_survived(BcubeWorld& world, TimeNs until = 30 * kSecond) {
   expect_clean(world, until);
   for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
@@ -96,7 +96,8 @@ inline std::vector<std::uint32_t> servers_of(const client::Bcube& bcube, std::ui
   return servers;
 }
 
-// What dies with a switch: its appliance; where it only forwards, the cables of all its servers.
+// The parts that die with a switch: its appliance, or the cables of all its servers where it only
+// forwards.
 inline std::vector<BcubeWorld::Part> parts_of_switch(const BcubeShape& shape, std::uint32_t level,
                                                      std::uint32_t switch_index) {
   using Kind = BcubeWorld::Part::Kind;

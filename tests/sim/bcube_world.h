@@ -1,9 +1,9 @@
 // A BCube in virtual time: every server's production Relay, every appliance's production object,
 // and a cable with a rate for each port.
 //
-// The workers run a job of `steps` steps over given tensors; an oracle recomputes every average and
-// compares replicas. Bytes of gradients are counted at every port, so that they can be held against
-// the theory. Servers, appliances and cables can be away for a while, or die for good.
+// The workers run a job of `steps` steps over given tensors. An oracle recomputes every average and
+// compares replicas. Gradient bytes are counted at every port, to be compared with the theory.
+// Servers, appliances and cables can be away for a while, or die for good.
 //
 // Frames are real but for their MACs.
 //
@@ -43,17 +43,17 @@ struct BcubeOptions {
   Step steps = 3;
   std::uint16_t chunk_bytes = 1344;
   std::uint16_t shards = 1;
-  std::uint32_t nil_ppm = 0;      // of (rank, step, tensor): left out
+  std::uint32_t nil_ppm = 0;      // share of (rank, step, tensor) that is left out
   DurationNs pause_ns = 0;        // before a step
   DurationNs compute_max_ns = 0;  // between its tensors
   bool check_values = true;       // false: for timing alone
-  Step late_step = 0;             // in which the last server begins so much later
+  Step late_step = 0;             // in this step the last server begins late_ns later
   DurationNs late_ns = 0;
   DurationNs join_timeout_ns = client::SessionOptions().join_timeout_ns;
   DurationNs start_max_ns = 0;  // servers start within it
   bool begin_together = true;   // so that a step can be timed
   bool steps_apart = false;     // a step begins when all have ended the one before
-  // What else an application may do, see JobPlan.
+  // Other habits of an application; see JobPlan.
   bool random_order = false;  // and priorities
   bool in_place = false;
   bool pipelined = false;
@@ -75,45 +75,45 @@ class BcubeWorld {
  public:
   explicit BcubeWorld(BcubeOptions options);
 
-  // True: all workers that live have taken their steps, and left, or ended in a failure where
-  // something has died. False: it is `until`, or something was wrong.
+  // True: all live workers have taken their steps and left, or have failed after a death. False:
+  // `until` has come, or a check has failed.
   bool run(TimeNs until);
   struct Part {
-    // A cable's both ways, or one: from the server, or to it.
+    // kCable is both directions of a cable; kOut leaves the server, kIn reaches it.
     enum class Kind : std::uint8_t { kServer, kBox, kCable, kOut, kIn };
     Kind kind{};
     std::uint32_t index = 0;  // server or box; of a cable the server
     std::uint32_t level = 0;  // of a cable
     bool operator==(const Part&) const = default;
   };
-  // What dies, after the first step has begun; a box that comes back knows nothing any more.
+  // A death after the first step has begun. A box that comes back has forgotten everything.
   struct Death {
     std::vector<Part> parts;  // together; one box at most
-    DurationNs after_ns = 0;  // the first step's beginning
-    TimeNs at = kNever;       // instead, when set
+    DurationNs after_ns = 0;  // since the first step began
+    TimeNs at = kNever;       // instead of after_ns, when set
     DurationNs for_ns = 0;    // 0: for good
-    // And a server for good, as who forwards when lanes have moved.
+    // A server that dies later and for good, such as one that forwards for moved lanes.
     std::optional<std::uint32_t> then_server;
-    DurationNs then_after_ns = 0;  // the first ones
+    DurationNs then_after_ns = 0;  // since the first death
   };
   void kill(const Death& death);
-  // What is stopped or cut for a while, and goes on then.
+  // A part that is stopped or cut off for a while, and then goes on.
   struct Absence {
     Part part;
     TimeNs from = 0;
     TimeNs until = 0;
-    bool forgets = false;  // a box, as after a death
+    bool forgets = false;  // a box that has forgotten everything, as after a death
   };
   void interrupt(const Absence& absence);
   void heal_at(TimeNs time) { events_.push(time, EventKind::kAction, 0); }  // no fault of cables
   struct Failure {
-    DurationNs after_ns = 0;  // the death
+    DurationNs after_ns = 0;  // since the death
     std::string text;         // empty: it did not fail
   };
   const Failure& failure(std::uint32_t server) const { return failures_[server]; }
   const std::vector<std::string>& violations() const { return oracle_.violations(); }
   std::uint64_t averages() const { return oracle_.averages(); }
-  // Of what is not over.
+  // A line about every server that is not done.
   std::string describe_stall() const;
   TimeNs died_ns() const {
     if (!death_ || death_->at != kNever) return death_ ? death_->at : kNever;
@@ -123,7 +123,7 @@ class BcubeWorld {
     const TimeNs died = died_ns();
     return died == kNever ? kNever : died + static_cast<TimeNs>(death_->then_after_ns);
   }
-  // It is back for good from then on.
+  // The time from which a dead part is back for good.
   TimeNs returned_ns() const {
     const TimeNs died = died_ns();
     return died == kNever || death_->for_ns == 0 ? kNever
@@ -135,9 +135,10 @@ class BcubeWorld {
   TimeNs now() const { return now_; }
   std::uint64_t event_count() const { return event_count_; }
   std::uint64_t trace_hash() const { return trace_hash_; }
-  // From the moment that all may submit the step to the last server's last average.
+  // From the moment at which all servers may submit the step to the last average of the last
+  // server.
   DurationNs step_ns(Step step) const { return ended_[step] - begun_[step]; }
-  // Likewise to the tensor's last average.
+  // From the same moment to the tensor's last average.
   DurationNs tensor_ns(Step step, std::uint32_t tensor) const {
     return tensors_ended_[step][tensor] - begun_[step];
   }
@@ -148,7 +149,7 @@ class BcubeWorld {
   std::uint64_t received_bytes(std::uint32_t server, std::uint32_t level) const {
     return links_[up_link(server, level) + 1].data_bytes;
   }
-  // With all headers.
+  // Bytes on the wire, with all headers.
   std::uint64_t wire_bytes(std::uint32_t server, std::uint32_t level) const {
     return links_[up_link(server, level)].wire_bytes;
   }
@@ -167,14 +168,14 @@ class BcubeWorld {
     for (const Cable& cable : links_) total += cable.link.counters().marked;
     return total;
   }
-  // By whoever got them.
+  // Frames that a server or a box has refused.
   std::uint64_t refused_frames() const {
     std::uint64_t total = 0;
     for (const Counter& verdict : frame_verdicts_.by_reason) total += verdict.read();
     return total;
   }
   client::Relay& relay(std::uint32_t server) { return *servers_[server].relay; }
-  // What it has noted, and its reports of detours.
+  // The trace of a server, with its reports of detours.
   const std::vector<client::TensorTimes>& traces(std::uint32_t server) const {
     return servers_[server].traces;
   }
@@ -184,7 +185,7 @@ class BcubeWorld {
   const client::Bcube& bcube() const { return bcube_; }
 
  private:
-  // Where a frame is going, in the place of its MACs.
+  // Stands for a frame's MACs.
   struct Address {
     std::uint16_t appliance = 0;
     std::uint16_t server = 0;  // the worker's
@@ -223,10 +224,10 @@ class BcubeWorld {
     return 2 * (server * options_.levels + level);
   }
   bool plain() const { return options_.mode == client::BcubeMode::kPlain; }
-  // A server's port takes more of its lanes, which order what waits.
+  // A server's port takes more datagrams of its lanes, which order those that wait.
   bool has_room(std::uint32_t link) const { return plain() || links_[link].link.waiting() < 32; }
   const client::LegAddress& place_of(const Address& address) const;
-  // A server's port that a lane's datagrams use.
+  // The server's port that carries a lane's datagrams.
   std::uint32_t port_of(const client::LegAddress& place) const {
     const bool spare = place.role >= client::Role::kStates;
     return spare ? bcube_.detour_level(place.level) : place.level;
@@ -285,7 +286,7 @@ class BcubeWorld {
   std::vector<Cable> links_;
   std::vector<Server> servers_;
   std::vector<Box> boxes_;  // aggregated: a switch each; plain: a server each
-  // To an appliance of the same server: no cable.
+  // Datagrams to an appliance of the same server, which cross no cable.
   std::deque<std::pair<Address, std::vector<std::uint8_t>>> local_;
   std::vector<std::uint8_t> buffer_;
   VerdictCounters frame_verdicts_;

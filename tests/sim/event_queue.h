@@ -1,5 +1,5 @@
-// The one queue of what will happen, ordered by (time, sequence): ties break by insertion, so a run
-// is a function of its seed.
+// The queue of all future events, ordered by (time, sequence). Ties break by insertion, so a run is
+// a function of its seed.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// What a device does with a worker's far tensors (client/core/calls/far.h), here by the kernels of
-// the host: packs them when they are submitted, and when they are over updates residuals by what
-// the session has said of each chunk, and unpacks the averages that it has left.
+// A device that holds a worker's far tensors (client/core/calls/far.h), played by the kernels of
+// the host. It packs a tensor when it is submitted. When the submission is over, it updates the
+// residual by what the session says of each chunk, and unpacks the averages.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ class FarSide {
  public:
   FarSide(const JobPlan& plan, const client::Layout& layout);
 
-  // For a submission of the tensor with this gradient, which stays as it is; null: there is none.
+  // Packs the tensor for a submission with this gradient, which stays as it is. Null: no gradient.
   client::FarTensor* submit(std::uint32_t tensor, const float* gradient, bool whole);
-  // The submission is over; `output`: where its average goes, null if none has come.
+  // The submission is over. `output`: memory for the average, null if none has come.
   void over(std::uint32_t tensor, float* output);
   std::span<const float> residual(std::uint32_t tensor);
 

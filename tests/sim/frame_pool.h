@@ -38,7 +38,7 @@ class FramePool {
     free_.push_back(index);
   }
   SimFrame& operator[](FrameIndex index) { return frames_[index]; }
-  // Every buffer returns: at rest this is 0.
+  // The frames that are held; 0 at rest.
   std::size_t in_use() const { return in_use_; }
 
  private:

@@ -1,10 +1,10 @@
-// One direction of one host's cable: a bounded egress queue (the appliance's production one), a
-// rate, a delay, and every fault that a wire can have. Segmentation and receive offloads make
-// trains: neighbours of one flow go out in one piece, and arrive together and in order, or not at
-// all.
+// One direction of a host's cable: a bounded egress queue (the appliance's production one), a rate,
+// a delay, and every fault that a wire can have. Segmentation and receive offloads make trains:
+// neighbours of one flow that go out in one piece, and arrive together and in order, or not at all.
 //
-// It counts what goes in, comes out, is dropped and why, so that I7 (in = out + dropped + queued)
-// can be checked at any time. The world owns it, calls send() and carries out what it schedules.
+// It counts frames in, out and dropped by reason, so that I7 (in = out + dropped + queued) can be
+// checked at any time. The world owns it, calls send() and carries out the events that it
+// schedules.
 #pragma once
 
 #include <array>
@@ -25,11 +25,11 @@ struct LinkOptions {
   std::uint32_t duplicate_ppm = 0;
   std::uint32_t corrupt_ppm = 0;
   std::uint32_t reorder_ppm = 0;        // held back for up to reorder_delay_ns
-  std::uint32_t train_frames = 0;       // the most in a train; below 2: there are none
+  std::uint32_t train_frames = 0;       // the most in a train; below 2: no trains
   std::uint32_t train_loss_ppm = 0;     // of whole trains
-  std::uint32_t mark_above_frames = 0;  // congestion-experienced when more wait; 0: never
+  std::uint32_t mark_above_frames = 0;  // congestion-experienced when more frames wait; 0: never
   std::uint32_t queue_frames = 1024;
-  bool by_priority = true;  // false: frames leave as they came, as from a host's card
+  bool by_priority = true;  // false: frames leave in the order they came, as from a host's card
   std::uint64_t bytes_per_second = 1'250'000'000;
   DurationNs delay_ns = 10 * kMicrosecond;
   DurationNs jitter_ns = 0;
@@ -39,7 +39,7 @@ struct LinkOptions {
 enum class LinkDrop : std::uint8_t { kLoss, kPartition, kQueueFull, kScripted, kCount };
 
 struct LinkCounters {
-  std::uint64_t in = 0;  // with the copies that the wire made itself
+  std::uint64_t in = 0;  // with the copies that the wire made
   std::uint64_t out = 0;
   std::uint64_t queued = 0;  // waiting or on the wire
   std::uint64_t corrupted = 0;
@@ -58,7 +58,7 @@ class Link {
 
   LinkOptions options;
   bool partitioned = false;
-  // A peer that takes nothing (a stopped process behind a vhost-user port): frames stay queued.
+  // The peer takes nothing, as a stopped process behind a vhost-user port: frames stay queued.
   bool blocked = false;
 
   void send(FrameIndex frame, FramePool& pool, Random& random, EventQueue& events, TimeNs now,
@@ -77,7 +77,7 @@ class Link {
   }
   const LinkCounters& counters() const { return counters_; }
   std::size_t waiting() const { return queue_.packets(); }  // frames for the wire
-  // I6 was broken: a frame went out while a more urgent one waited.
+  // I6 is broken: a frame has left while a more urgent one waited.
   bool overtook() const { return overtook_; }
 
  private:
@@ -88,7 +88,7 @@ class Link {
   std::uint32_t id_;
   dataplane::EgressQueue queue_;
   std::array<std::uint32_t, 64> waiting_by_class_{};
-  std::vector<FrameIndex> train_;  // what goes on the wire now
+  std::vector<FrameIndex> train_;  // the frames that go on the wire now
   LinkCounters counters_;
   bool busy_ = false;
   bool overtook_ = false;

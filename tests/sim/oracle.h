@@ -1,15 +1,15 @@
-// The invariants, checked on every packet as it leaves a session or a shard, against the plan.
+// The invariants, checked against the plan on every packet that leaves a session or a shard.
 //
-// I1: a result is the sum of exactly what the workers in its mask sent for it, with at least k of
-// them and all who must be in. I2: the same bytes, weight, mask and k for everybody. I3: nothing of
-// another step, but for a worker's own late gradient under its base step, and that only once. I5:
-// results keep to the credit, numbers do not jump. I8: what becomes of every chunk, in books of its
-// own, and of every element of what travels at a loss. And all replicas that have applied a step
-// are the same. It knows the plan, the packets and what the applications did, never the inside of
+// I1: a result is the sum of exactly the contributions of the workers in its mask, at least k of
+// them and all that must be in. I2: every worker gets the same bytes, weight, mask and k. I3:
+// nothing of another step, except a worker's own late gradient, under its base step and once. I5:
+// results keep to the credit, numbers do not jump. I8: the fate of every chunk, and of every
+// element of a lossy tensor, in books of the oracle's own. All replicas that have applied a step
+// are equal. The oracle knows the plan, the packets and the applications' acts, never the inside of
 // either end.
 //
 // oracle.cc: packets and flows; oracle_sums.cc: results; oracle_books.cc: I8 and replicas;
-// oracle_window.cc: who is inside the window of a job that tolerates stragglers.
+// oracle_window.cc: ranks inside the window of a job that tolerates stragglers.
 #pragma once
 
 #include <bit>
@@ -30,10 +30,10 @@
 
 namespace sluice::sim {
 
-using RunIndex = std::uint32_t;      // of a job's run: a plan and the workers that carry it out
+using RunIndex = std::uint32_t;      // a run of a job: a plan and the workers that carry it out
 using ProcessIndex = std::uint32_t;  // a rank may be held by several processes, one after another
 
-// Who did something.
+// The process that acted.
 struct Party {
   RunIndex run = 0;
   Rank rank;
@@ -53,8 +53,9 @@ class Oracle {
   // A shard sent `packet` to a member.
   void on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet);
 
-  // ---- what the applications did ----
-  // A gradient was submitted and accepted. `velocity`: the tensor's before that, where it has one.
+  // ---- the applications' acts ----
+  // A gradient was submitted and accepted. `velocity`: the tensor's velocity before, where it has
+  // one.
   void on_submitted(const Party& party, Step step, std::uint32_t tensor, bool with_data,
                     std::span<const float> velocity = {});
   // A replica has applied everything up to `step`; `replica` is its checksum.
@@ -63,22 +64,23 @@ class Oracle {
   // A rank is about to call the collective `index` of its plan, which begins with `step` of the
   // stream: the same step for every rank.
   void on_collective_begun(const Party& party, std::size_t index, Step step);
-  // It is over: alike for every rank, and it fails only when its root is lost.
+  // The collective is over. Its outcome is the same for every rank; it fails only when its root is
+  // lost.
   void on_collective_done(const Party& party, std::size_t index, const Status& status);
-  // The plan's collective that begins with `step`, for a process that has no part in earlier ones.
+  // The plan's collective that begins with `step`, for a process that took no part in earlier ones.
   std::size_t collective_at(RunIndex run, Step step) const;
-  // How many steps the appliance keeps.
+  // The number of steps that the appliance keeps.
   void note_window(RunIndex run, Step window) { runs_[run]->window = window; }
 
-  // ---- what may lower k or raise the number of those who are in ----
+  // ---- faults that lower k or raise the number of ranks in a result ----
   // The rank was killed, stopped or cut off at some time.
   void note_unreliable(RunIndex run, Rank rank) { runs_[run]->unreliable.add(rank); }
-  // It asks for more than it needs: what is sent to it does not count as traffic.
+  // The run asks for more than it needs: packets to it do not count as traffic.
   void leave_out_of_traffic(RunIndex run) { runs_[run]->asks_too_much = true; }
-  // Somebody asked for another rank's state: results may have to wait for it.
+  // A rank asked for another rank's state: results may have to wait for the transfer.
   void note_resync(RunIndex run) { runs_[run]->resyncs = true; }
 
-  // ---- the result that everybody got; nothing while there is none ----
+  // ---- the result that everybody got; nothing before it exists ----
   struct Summed {
     std::uint64_t content_hash = 0;
     std::uint64_t weight = 0;
@@ -88,7 +90,7 @@ class Oracle {
     std::uint16_t may_count = 0;  // ranks that it could have had
     bool nil = false;             // nobody in it sent data
     std::vector<float> sums;      // of a gradient's elements, as they must be
-    std::vector<float> means;  // of a tensor that travels at a loss: what the result says they are
+    std::vector<float> means;     // of a lossy tensor: the averages that the result states
   };
   const Summed* result(RunIndex run, StreamId stream, Step step, ChunkIndex chunk) const;
 
@@ -99,9 +101,9 @@ class Oracle {
     std::uint64_t requeued = 0;   // counted in a later one
   };
   const Account& account(const Party& party) { return runs_[party.run]->books[party.process].sums; }
-  // Of a tensor that travels at a loss, what the process has submitted, no result has counted, and
-  // is not in `residual`, it has given up, or will requeue: because it fell behind in step
-  // `behind`, or, 0, at its end. Checks that, and says of how many chunks so far.
+  // Checks the values of a lossy tensor that the process has submitted, that no result has counted
+  // and that are not in `residual`: the process has given them up or will requeue them, because it
+  // fell behind in step `behind`, or because it ends (0). Returns the chunks given up so far.
   std::uint64_t give_up(const Party& party, std::uint32_t tensor, std::span<const float> residual,
                         Step behind);
 
@@ -115,7 +117,7 @@ class Oracle {
   std::uint64_t requeued_counted() const { return requeued_counted_; }
   std::uint64_t results_without_somebody() const { return results_without_somebody_; }
   std::uint64_t results_of_nobody() const { return results_of_nobody_; }  // of gradients
-  std::uint64_t collectives_done() const { return collectives_done_; }    // one a rank
+  std::uint64_t collectives_done() const { return collectives_done_; }    // one for each rank
   std::uint64_t collectives_failed() const { return collectives_failed_; }
 
  private:
@@ -126,17 +128,17 @@ class Oracle {
     Step base_step = 0;
     ProcessIndex process = 0;
     bool nil = false;
-    std::vector<float> values;  // of what travels at a loss
+    std::vector<float> values;  // of a lossy tensor
   };
   struct Place {  // of a slot
     StreamId stream{};
     Step step = 0;
     ChunkIndex chunk = 0;
   };
-  struct Outcome : Place {  // what a result of either kind says
+  struct Outcome : Place {  // the content of a result of either kind
     std::uint64_t weight = 0;
-    std::uint16_t k = 0;          // of a piece 0: it has none
-    std::uint16_t may_count = 0;  // likewise
+    std::uint16_t k = 0;          // 0 for a piece of an operation
+    std::uint16_t may_count = 0;  // 0 for a piece of an operation
     bool nil = false;
     std::uint8_t flags = 0;
     std::uint16_t elem_count = 0;
@@ -157,16 +159,16 @@ class Oracle {
     Step finished_last = 0;
     std::map<std::uint32_t, std::vector<float>> undelivered;  // by tensor: see give_up()
     std::uint64_t given_up_chunks = 0;
-    Step given_up_to = 0;  // of gradients this old nothing is left but in the residual
-    // By tensor: the velocity of the last gradient, and the step of that.
+    Step given_up_to = 0;  // of gradients up to this step only the residual is left
+    // By tensor: the step and the velocity of the last gradient.
     std::map<std::uint32_t, std::pair<Step, std::vector<float>>> velocities;
-    // By tensor, of a synchronous job, where all that is sent is delivered.
+    // By tensor, of a synchronous job, which delivers all that is sent.
     std::map<std::uint32_t, std::vector<float>> residuals;
     std::unique_ptr<client::Thresholds> thresholds;
-    std::map<std::uint32_t, std::pair<Step, float>> limits;  // by tensor: what is smaller stays
+    std::map<std::uint32_t, std::pair<Step, float>> limits;  // by tensor: smaller values stay
   };
-  // When a step was opened, lay between two packets of the appliance. What it had heard of the
-  // ranks by the first of them, and by the second: the newest step of each that it was at.
+  // The appliance opened a step between two of its packets. The newest step of each rank that it
+  // had heard of by the first packet, and by the second.
   struct Heard {
     std::vector<Step> before;
     std::vector<Step> after;
@@ -183,13 +185,13 @@ class Oracle {
     std::map<Step, std::uint16_t> step_k;
     struct Call {
       Step step = 0;           // of the stream, with which it begins
-      std::optional<bool> ok;  // once it is over for somebody
+      std::optional<bool> ok;  // set once the call is over for some rank
     };
     std::map<std::size_t, Call> calls;  // by the collective's place in the plan
     Step window = kAsyncWindow;
     Step open_step = 0;          // newest that the appliance has told of
     std::vector<Step> reached;   // that the appliance can know of every rank
-    std::vector<Step> reported;  // the same when it last told of its open step
+    std::vector<Step> reported;  // the same when it last told its open step
     std::map<Step, Heard> heard_at;
     RankSet unreliable;
     bool resyncs = false;
@@ -231,7 +233,7 @@ class Oracle {
   void account_for(Run& run, const RankSet& mask, const Outcome& body);
   const Sent* find_sent(const Run& run, StreamId stream, Step step, ChunkIndex chunk,
                         Rank rank) const;
-  // False: nobody in the mask sent data.
+  // False: no rank in the mask sent data.
   bool add_up(const Run& run, const Outcome& body, Summed& summed) const;
   std::string name(const Run& run, const Place& place) const;
 
@@ -249,7 +251,7 @@ class Oracle {
   std::uint64_t collectives_failed_ = 0;
 };
 
-// Where the books of a run keep a chunk of a step.
+// The key of a chunk of a step in the books of a run.
 constexpr std::uint64_t slot_key(StreamId stream, Step step, ChunkIndex chunk) {
   return std::uint64_t{static_cast<std::uint8_t>(stream)} << 60 |
          std::uint64_t{step & 0xfffff} << 40 | std::uint64_t{chunk & 0xffffff} << 16;
@@ -278,7 +280,7 @@ void for_each_chunk(const wire::Packet& packet, const Body& body, std::uint8_t f
   }
 }
 
-// A fast hash of bytes for comparisons and for the trace; not for anything hostile.
+// A fast hash of bytes for comparisons and for the trace; not against a hostile sender.
 std::uint64_t hash_bytes(std::span<const std::uint8_t> bytes, std::uint64_t seed = 0);
 
 }  // namespace sluice::sim

@@ -1,4 +1,4 @@
-// What every contribution must be, what became of it (I8), and whether replicas are the same.
+// The content of every contribution, its fate (I8), and the comparison of replicas.
 #include <algorithm>
 #include <bit>
 #include <cmath>

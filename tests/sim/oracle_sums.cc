@@ -1,4 +1,4 @@
-// What every result must be.
+// The content of every result.
 #include <algorithm>
 #include <bit>
 #include <cstring>

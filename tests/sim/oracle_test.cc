@@ -1,5 +1,5 @@
-// The oracle about jobs of the fastest k: it accepts what is right and finds what it claims to
-// find.
+// The oracle in jobs of the fastest k: it accepts right results and finds the errors that it claims
+// to find.
 #include "tests/sim/oracle.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Who is known to be inside the window when a step opens: what decides whether it waits for two.
+// The ranks that are known to be inside the window when a step opens. They decide whether the step
+// waits for two.
 #include <algorithm>
 
 #include "tests/sim/oracle.h"

@@ -1,6 +1,6 @@
-// What the workers of one job do, as a pure function of the plan: which tensors, which gradients in
-// which order, which are left out, when ranks stop. Both the workers and the oracle read it, so the
-// oracle can recompute every sum.
+// What the workers of one job do, as a pure function of the plan: tensors, gradients and their
+// order, tensors that are left out, the ends of ranks. The workers and the oracle both read the
+// plan, so the oracle can recompute every sum.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct CollectivePlan {
 
 enum class Ending : std::uint8_t {
   kLeave,     // leave() after last_step
-  kUneven,    // likewise, where uneven ends are meant
+  kUneven,    // as kLeave, where uneven ends are meant
   kAbnormal,  // leave() with an error after last_step
   kStay,      // neither: the test decides
   kTogether,  // leave() when all others have taken their last step too, or are gone for good
@@ -37,8 +37,8 @@ struct RankPlan {
   Ending ending = Ending::kLeave;
   DurationNs compute_max_ns = kMillisecond;  // between two submissions, drawn each time
   DurationNs step_delay_ns = 0;              // before the first submission of every step
-  DurationNs jitter_ns = 0;                  // mean of what comes on top, drawn for each step
-  Step hiccup_step = 0;                      // in this step it takes so much longer, once
+  DurationNs jitter_ns = 0;                  // mean of a further delay, drawn for each step
+  Step hiccup_step = 0;                      // the step that takes hiccup_ns longer, once
   DurationNs hiccup_ns = 0;
 };
 
@@ -57,21 +57,23 @@ struct JobPlan {
   bool inexact = false;                    // gradients whose sum depends on the order
   bool call_end_step = false;              // after every step, needed or not
   bool pipelined = false;       // submit a tensor's next step as soon as its last one is done
-  bool in_place = false;        // input and output are the same memory
+  bool in_place = false;        // input and output share memory
   bool random_order = true;     // each rank submits in an order of its own, new at each step
   bool backward_order = false;  // unless random: the last tensor first, as backward passes do
   bool random_priority = true;  // else the tensor's index
   bool manual = false;          // the workers do nothing by themselves
   std::uint32_t nil_ppm = 0;    // of (rank, step, tensor): not submitted
-  std::function<bool(Rank, Step, std::uint32_t)> nil_rule;  // instead, when set
+  std::function<bool(Rank, Step, std::uint32_t)> nil_rule;  // replaces nil_ppm when set
   bool nil_output = false;       // a tensor left out is submitted without input, to get the average
   bool forget_end_step = false;  // though tensors were not submitted
-  // Between the submission of `tensor` and of the next one; instead of compute_max_ns, when set.
+  // The time between the submission of `tensor` and of the next one; replaces compute_max_ns when
+  // set.
   std::function<DurationNs(Step, std::uint32_t tensor)> gap_rule;
   bool move_buffers = false;  // fresh memory for every submission, as after a bucket rebuild
-  bool flush_last = false;    // a rank's last step takes along what was left behind
+  bool flush_last = false;    // the last step of a rank carries its whole residual
   bool zero_weights = false;  // the last rank contributes with weight 0
-  // Of a store: ranks may be lost, so each gives the initial values, or the one that does might be.
+  // Of a store: ranks may be lost. Any rank may then be asked for the initial values, so each gives
+  // them.
   bool loses_ranks = false;
   bool check_values = true;                 // false: the test submits its own numbers
   std::uint32_t state_bytes = 500;          // of a replica, for a resync: at least 8
@@ -82,7 +84,7 @@ struct JobPlan {
 
   std::uint16_t world_size() const { return static_cast<std::uint16_t>(ranks.size()); }
   Step steps() const;  // of the rank that stays longest
-  // Steps may be complete without some of the ranks: the workers catch up and resync.
+  // Steps may complete without some ranks: the workers catch up and resync.
   bool tolerates_stragglers() const {
     return session.has_policy && session.policy.tolerates_stragglers();
   }
@@ -90,15 +92,15 @@ struct JobPlan {
   bool requeues() const {
     return tolerates_stragglers() && session.policy.late == LateMode::kRequeue;
   }
-  // What an output holds, for the choice that nobody made too.
+  // The averaging of an output; the library chooses where the plan does not.
   AveragingChoice averaged_by() const {
     if (averaging != AveragingChoice::kDefault) return averaging;
     return requeues() ? AveragingChoice::kWorld : AveragingChoice::kWeight;
   }
-  // What the rank computes before it submits the first tensor of a step.
+  // The time of the rank's computation before the first submission of a step.
   DurationNs compute_ns(Rank rank, Step step) const;
 
-  // Whether the tensor travels at a loss, and why.
+  // Whether the tensor is lossy on the wire (is_lossy), and the three reasons.
   bool is_rounded(std::uint32_t tensor) const {
     return wire != Dtype::kFloat32 && tensors[tensor].dtype == Dtype::kFloat32 &&
            !tensors[tensor].exact;
@@ -108,7 +110,7 @@ struct JobPlan {
     return session.prune.rule != client::PruneRule::kOff && spec.dtype == Dtype::kFloat32 &&
            !spec.exact && !spec.dense && spec.elem_count >= session.prune.min_elems;
   }
-  // Momentum correction: a velocity travels in the gradient's place.
+  // Momentum correction: a velocity travels in the place of the gradient.
   bool has_velocity(std::uint32_t tensor) const {
     return session.prune.momentum > 0 && tensors[tensor].dtype == Dtype::kFloat32 &&
            !tensors[tensor].exact;
@@ -117,10 +119,11 @@ struct JobPlan {
     return is_rounded(tensor) || is_pruned(tensor) || has_velocity(tensor);
   }
 
-  // Small integers, so that sums are exact in every order and every dtype: -8 .. 7. If inexact,
-  // these over powers of three, so that every addition rounds. Where something shall be lost on the
-  // way, -4096 .. 4095, and -1024 .. 1023 where it gathers: rounded they are integers still, and
-  // sums exact. A velocity needs a bit more a step: its gradients are the small ones.
+  // Small integers (-8 .. 7), so that sums are exact in every order and every dtype. If inexact:
+  // these over powers of three, so that every addition rounds.
+  // Where values are to be lost on the way: -4096 .. 4095, and -1024 .. 1023 where residuals grow.
+  // Rounded, they are still integers with exact sums. A velocity needs one bit more for each step,
+  // so its gradients are the small ones.
   float gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const;
   bool is_nil(Rank rank, Step step, std::uint32_t tensor) const;
   std::uint32_t weight(Rank rank, Step step) const;
@@ -129,7 +132,7 @@ struct JobPlan {
   std::vector<std::uint32_t> submission_order(Rank rank, Step step) const;
   Priority priority(Rank rank, Step step, std::uint32_t tensor) const;
 
-  // The sum over the ranks of `mask` of one element in their order, leaving out NILs.
+  // The sum of one element over the ranks of `mask`, in the order of ranks, without NILs.
   float sum(const RankSet& mask, Step step, std::uint32_t tensor, std::uint64_t elem) const;
 };
 

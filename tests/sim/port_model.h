@@ -1,5 +1,5 @@
 // A port in virtual time: the production queue, shaper and rounds (dataplane/core/egress.h) in
-// front of a device with a ring and a link. It tells how long urgent frames take. For the unit
+// front of a device with a ring and a link. It reports the delays of urgent frames. For the unit
 // tests and for bench/priority.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace sluice::dataplane {
 struct PortModel {
   std::uint64_t link_bps = 10'000'000'000;
   std::uint64_t shaper_bps = 9'500'000'000;  // 0: unshaped
-  DurationNs round_ns = 5 * kMicrosecond;    // from one look at arrivals and queue to the next
+  DurationNs round_ns = 5 * kMicrosecond;    // from one look at arrivals and the queue to the next
   std::size_t device_packets = 1024;         // that the device's ring holds
   std::uint32_t urgent_bytes = 1518;
   std::uint32_t background_bytes = 1518;
@@ -32,7 +32,7 @@ struct PortModel {
     const double bits = 8.0 * (bytes + Egress::kWireOverheadBytes);
     return static_cast<DurationNs>(std::llround(bits * 1e9 / static_cast<double>(link_bps)));
   }
-  // What one burst of the background takes on the link.
+  // The time of one burst of the background on the link.
   DurationNs burst_ns() const { return Egress::kBurstPackets * wire_ns(background_bytes); }
 };
 
@@ -43,7 +43,7 @@ struct UrgentLatency {
   double background_share = 0;  // of the link's time
 };
 
-// From the arrival of an urgent frame at the switch to its last bit on the link.
+// The time from the arrival of an urgent frame at the switch to its last bit on the link.
 inline UrgentLatency urgent_latency(const PortModel& model) {
   constexpr ClassIndex kUrgent = 0;
   constexpr ClassIndex kBackground = 63;
@@ -59,7 +59,7 @@ inline UrgentLatency urgent_latency(const PortModel& model) {
 
   std::vector<TimeNs> arrivals;  // of urgent frames; a packet pointer is an index + 1
   std::vector<DurationNs> latencies;
-  std::deque<TimeNs> on_device;  // when each frame there has left
+  std::deque<TimeNs> on_device;  // the time at which each frame there has left
   TimeNs link_free = 0;
   double next_urgent = gap(random);
   double next_background = 0;

@@ -1,5 +1,5 @@
-// A set of ranks of a job of any size, as the oracle keeps it: the mask of a result, and who was
-// ever cut off. Deliberately not the aggregator's own type, so that one is checked by another.
+// A set of ranks of a job of any size: the mask of a result in the oracle, or the ranks that were
+// ever cut off. It is not the aggregator's own type, so that each checks the other.
 #pragma once
 
 #include <array>
@@ -61,7 +61,7 @@ class RankSet {
     for (std::size_t i = 0; i < words_.size(); ++i) words_[i] &= other.words_[i];
     return *this;
   }
-  // Those of this set that are not in the other.
+  // The ranks of this set that are not in `other`.
   RankSet without(const RankSet& other) const {
     RankSet rest = *this;
     for (std::size_t i = 0; i < words_.size(); ++i) rest.words_[i] &= ~other.words_[i];

@@ -1,13 +1,13 @@
-// What each shard of a store holds and answers, recomputed from the packets that reached it.
+// The state and the answers of each shard of a store, recomputed from the packets that reached it.
 //
-// Told of every push and pull as its shard has handled it, and looking at the members after every
-// piece of a shard's own work (at most one member changes then, in all of its blocks), it keeps
-// the same parameters, clocks and rows by the plainest means: nothing is counted along, all is
-// looked up anew. What a shard then has, and every answer that leaves it, must be the same to the
-// last bit: so no push counts twice, for another share, in a clock that is not complete, or
-// after its process was lost, and no pull is answered before its need. And what a worker reads must
-// be an answer that was sent to it and does for what it reads it for. Only PyTorch's arithmetic
-// (aggregator/store/optimizer.h) is the store's own.
+// The books are told of every push and pull that a shard has handled, and look at the members after
+// every piece of a shard's own work (which changes one member at most, in all of its blocks). They
+// keep the same parameters, clocks and rows by the plainest means: no running counts, every number
+// is looked up anew. A shard's state and every answer that leaves it must be equal to the last bit.
+// So no push counts twice, for another share, in a clock that is not complete, or after its process
+// was lost, and no pull is answered before its need. A worker reads only answers that were sent to
+// it and that suffice for the read. PyTorch's arithmetic (aggregator/store/optimizer.h) is the one
+// part that the books share with the store.
 #pragma once
 
 #include <array>
@@ -29,17 +29,17 @@ class StoreBooks {
  public:
   explicit StoreBooks(Oracle& oracle) : oracle_(oracle) {}
 
-  // A push or pull is about to be handled by the job's shard: is its sender a member?
+  // Before the job's shard handles a push or pull: whether its sender is a member.
   static bool is_live(const agg::Job& job, std::uint16_t shard, Rank rank);
-  // It was handled.
+  // The shard has handled the packet.
   void handled(const agg::Job& job, std::uint16_t shard, const wire::Packet& packet, bool was_live,
                Verdict verdict);
-  // The shard has worked at what no packet triggers.
+  // The shard has done work that no packet triggers.
   void look(const agg::Job& job, std::uint16_t shard);
-  // It sends values to a member, whose process is this one.
+  // The shard sends values to `process`, which is a member.
   void answered(const agg::Job& job, std::uint16_t shard, ProcessIndex process,
                 const wire::Packet& packet);
-  // A process reads a chunk and needs it with this clock, and so many of its own iterations.
+  // A process reads a chunk; it needs at least this clock, and this many of its own iterations.
   struct Read {
     Party party;
     ChunkIndex chunk = 0;
@@ -64,7 +64,7 @@ class StoreBooks {
   struct Row {
     bool present = true;
     Step pushed = 0;
-    std::uint64_t counted = 0;  // chunks of the iteration after that
+    std::uint64_t counted = 0;  // chunks of the iteration after `clock`
     Step need = 0, own = 0;     // of its last pull
   };
   struct Block {

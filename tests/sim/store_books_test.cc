@@ -1,4 +1,4 @@
-// The books of stores find what they are there to find.
+// The books of stores find the errors that they claim to find.
 #include "tests/sim/store_books.h"
 
 #include <gmock/gmock.h>

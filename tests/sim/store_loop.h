@@ -1,6 +1,6 @@
-// The application of a worker of a parameter store: the loop that a user would write. Pulls all
-// layers, checks what it has got, computes, pushes all, the last layer first; and at the end, when
-// all ranks are over, reads once more.
+// The application of a worker of a parameter store: the loop that a user would write. It pulls all
+// layers, checks the values, computes, and pushes all layers, the last one first. When all ranks
+// have ended it reads once more.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ class StoreLoop {
 
   void start();
   void on_event(const client::Event& event);
-  // True: something was done, and more may be to do.
+  // True: there may be more to do.
   bool advance(TimeNs now);
-  // All that it will push is counted.
+  // The store has counted everything that this worker will push.
   bool over() const { return over_ && counting_ == 0; }
   Step counted() const {
     const Step under_way = counting_ == 0 ? 1 : 2;
     return iteration_ < under_way ? 0 : iteration_ - under_way;
   }
-  // After over(): reads all layers again.
+  // After over(): reads all layers once more.
   void read_last();
   bool has_read_last() const { return reading_last_ && !asked_; }
 
@@ -46,7 +46,7 @@ class StoreLoop {
 
   World& world_;
   Worker& worker_;
-  std::vector<std::uint32_t> first_tensors_;  // of each layer, and their number
+  std::vector<std::uint32_t> first_tensors_;  // of each layer, and the number of tensors
   std::vector<std::vector<float>> copies_, deltas_;
   Step iteration_ = 0;
   bool asked_ = false;  // its pulls are under way, or done
@@ -54,7 +54,7 @@ class StoreLoop {
   bool reading_last_ = false;
   std::uint32_t pulling_ = 0;
   std::uint32_t counting_ = 0;  // pushes, and layers of initial values
-  TimeNs due_ns_ = kNever;      // when it has computed
+  TimeNs due_ns_ = kNever;      // the end of the computation
 };
 
 }  // namespace sluice::sim

@@ -1,16 +1,16 @@
-// What a worker of a parameter store may read, recomputed from what was pushed.
+// The values that a worker of a parameter store may read, recomputed from the pushes.
 //
-// A rank's pushes add kUnit / n to every element of its own (those with index % world_size == rank)
-// and nothing to others; n are the members of that moment, so all sums are whole numbers. From a
-// chunk that was read, the oracle takes apart how much of each rank is in it: no less than the
-// bound asks for and no more than was pushed, whole pushes only, all of the reader's own, never
-// less than it has read before. While nobody was lost n is known, and so is the number of pushes.
-// With bound 0, and when all is over, everybody reads the same. It knows what the applications did,
-// and nothing of either end.
+// A rank's push adds kUnit / n to every element of its own (those with index % world_size == rank)
+// and nothing to others. n is the number of members at that moment, so all sums are whole numbers.
+// The oracle finds in a chunk how much of each rank is in it: at least what the bound asks for, at
+// most what was pushed, whole pushes only, all pushes of the reader, never less than the reader has
+// read before. While no rank was lost, n is known, and so is the number of pushes. With bound 0,
+// and after the end, all ranks read the same values. The oracle knows the applications' acts, and
+// nothing of the inside of either end.
 //
-// Optimizers with a memory are compared with one of its own a rank, which steps once an iteration:
-// with bound 0, while nobody was lost, to the last bit. Else a push of SGD with momentum 0.5 is in
-// what is read at least once and less than twice over.
+// Optimizers with a memory are compared with an optimizer of the oracle's own for each rank, which
+// steps once an iteration: with bound 0, while no rank was lost, to the last bit. Otherwise a push
+// of SGD with momentum 0.5 is at least once and less than twice in a value that is read.
 #pragma once
 
 #include <cstdint>
@@ -33,16 +33,16 @@ class StoreOracle {
 
   explicit StoreOracle(Oracle& oracle) : oracle_(oracle) {}
 
-  // A process joined and will push `first` first.
+  // A process has joined; `first` is its first iteration.
   void joined(const Party& party, const JobPlan& plan, Step first);
-  // It has pushed a layer's part of an iteration; the store has counted it.
+  // A process has pushed a layer's part of an iteration; the store has counted the push.
   void pushed(const Party& party, std::uint32_t layer, Step iteration);
   void counted(const Party& party, std::uint32_t layer, Step iteration);
 
   struct Read {
     Party party;
     std::uint32_t layer = 0;
-    Step iteration = 0;  // that computes with it; kLastStep: all are over
+    Step iteration = 0;  // the iteration that computes with it; kLastStep: after the end
     std::uint32_t tensor = 0;
     std::span<const float> values;
   };
@@ -57,7 +57,8 @@ class StoreOracle {
   };
   struct Run {
     std::map<ProcessIndex, Process> processes;  // of a rank in the order in which they came
-    std::map<std::tuple<std::uint32_t, ChunkIndex, std::uint16_t>, double> read;  // process, , rank
+    // By process, chunk and rank.
+    std::map<std::tuple<std::uint32_t, ChunkIndex, std::uint16_t>, double> read;
     std::map<std::tuple<ChunkIndex, Step, std::uint16_t>, double> same;
   };
   struct Limits {

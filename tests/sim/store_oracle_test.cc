@@ -1,4 +1,4 @@
-// The oracle of parameter stores finds what it is there to find.
+// The oracle of parameter stores finds the errors that it claims to find.
 #include "tests/sim/store_oracle.h"
 
 #include <gmock/gmock.h>

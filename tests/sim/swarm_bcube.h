@@ -1,4 +1,4 @@
-// What every fifth seed has besides: a BCube of relays and appliances, in a world of its own.
+// A BCube of relays and appliances in a world of its own, which every fifth seed has besides.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ struct BcubeSwarm {
 inline bool has_bcube(std::uint64_t seed) { return seed % 5 == 0; }
 BcubeSwarm draw_bcube(std::uint64_t seed);
 std::string describe(const BcubeSwarm& swarm);
-// Adds to what the seed's other jobs came to.
+// Adds the cube's results to those of the seed's other jobs.
 void run_bcube(const BcubeSwarm& swarm, SwarmOutcome& outcome);
 
-// Of a run in which something has died; empty: nothing is wrong.
+// Checks a run in which something has died. Empty: no error.
 std::string check_failures(const BcubeSwarm& swarm, const BcubeWorld& world);
 
 }  // namespace sluice::sim

@@ -1,4 +1,4 @@
-// Whether a BCube's workers failed for what died, and soon enough.
+// Checks that a BCube's workers failed for the part that died, and soon enough.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

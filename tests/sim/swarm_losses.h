@@ -1,5 +1,5 @@
 // Carries out the losses of a job that tolerates stragglers, or of a store, as hosts and a launcher
-// that starts failed ranks again would, and says what must have become of every rank at the end.
+// that restarts failed ranks would. At the end it checks the fate of every rank.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@ namespace sluice::sim {
 
 class Losses {
  public:
-  // All outlive this.
+  // The arguments outlive this object.
   Losses(World& world, const SwarmJob& job, RunIndex run);
 
   void schedule();
-  // At the end of the run. Adds to the world's violations.
+  // After the run: adds to the world's violations.
   void check();
-  // Virtual time that the losses may cost.
+  // The virtual time that the losses may cost.
   DurationNs longest_ns() const;
 
  private:
@@ -31,8 +31,8 @@ class Losses {
   World& world_;
   const SwarmJob& job_;
   const RunIndex run_;
-  std::uint32_t struck_ = 0;  // losses that have happened
-  std::uint32_t unseen_ = 0;  // of them, the last ones, while the control side was away
+  std::uint32_t struck_ = 0;  // losses so far
+  std::uint32_t unseen_ = 0;  // the last of them that came while the control side was away
   std::uint32_t most_unseen_ = 0;
 };
 

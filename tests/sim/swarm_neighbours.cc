@@ -1,6 +1,6 @@
-// What a seed decides about big jobs, jobs that are long in the making, an appliance that is away,
-// flapping links, changed addresses and misfits. Each has a source of randomness of its own, so
-// that a seed's other choices stay as they are.
+// A seed's choices about big jobs, slow allocation, absences of the appliance, flapping links,
+// changed addresses and misfits. Each choice has its own source of randomness, so that a seed's
+// other choices stay as they are.
 #include <algorithm>
 #include <array>
 #include <sstream>

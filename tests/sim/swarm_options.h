@@ -1,4 +1,5 @@
-// Everything that a seed decides about one swarm run, drawn up front so that it can be printed.
+// Everything that a seed decides about one swarm run, drawn before the run so that it can be
+// printed.
 #pragma once
 
 #include <string>
@@ -9,7 +10,8 @@
 
 namespace sluice::sim {
 
-// What ends a job before its time. All but kNone must end in an error that names the rank.
+// The event that ends a job before its time. All but kNone and kEarlyEnd must end in an error that
+// names the rank.
 enum class Fatality : std::uint8_t {
   kNone,
   kProcessDies,    // its host lives and says that the port is closed
@@ -20,7 +22,7 @@ enum class Fatality : std::uint8_t {
   kLongPartition,  // cut off for longer than member_timeout
 };
 
-// How a job that tolerates stragglers loses a rank and goes on.
+// The loss of a rank in a job that tolerates stragglers and goes on.
 enum class LossKind : std::uint8_t {
   kKilled,    // a process; its host lives
   kHostDown,  // with its host, in silence
@@ -33,7 +35,7 @@ struct Loss {
   Rank rank;
   TimeNs at = 0;  // not before the job has started
   DurationNs away_ns = 0;
-  bool returns = false;  // killed: another process takes the rank. Frozen: no other process does
+  bool returns = false;  // kKilled: to another process. kFrozen: false gives the rank away
 };
 
 struct SwarmJob {
@@ -56,7 +58,7 @@ struct SwarmFault {
   DurationNs duration_ns = 0;
 };
 
-// The control thread or a shard does not run for a while.
+// The control thread or a shard stops for a while.
 struct Absence {
   bool control = false;
   std::uint16_t shard = 0;  // unless control
@@ -70,10 +72,10 @@ struct Flap {
   TimeNs at = 0;
   bool seen =
       false;  // by the appliance, each time, as it sees a socket that closes and opens again
-  std::vector<std::pair<DurationNs, DurationNs>> times;  // down, and up again
+  std::vector<std::pair<DurationNs, DurationNs>> times;  // durations down and up
 };
 
-// An address translator forgets a process: its packets come from another port from now on.
+// An address translator forgets a process, whose packets then come from another port.
 struct Rebind {
   std::uint32_t worker = 0;  // by index, over all jobs
   TimeNs at = 0;
@@ -109,26 +111,26 @@ struct SwarmOptions {
   std::vector<Rebind> rebinds;
   std::vector<Misfit> misfits;
 
-  // What the appliance's own absences may cost everybody.
+  // The time that the appliance's own absences may cost every worker.
   DurationNs absent_ns() const;
-  // Whether a brief fault or a flapping link is for this process.
+  // Whether a brief fault or a flapping link hits this process.
   bool is_hit(std::uint32_t worker) const;
 };
 
-// Jobs of even seeds tolerate stragglers, but for some; those of odd seeds are synchronous.
+// Most jobs of even seeds tolerate stragglers; jobs of odd seeds are synchronous.
 SwarmOptions draw_swarm(std::uint64_t seed);
 void let_tolerate_stragglers(Random& random, SwarmJob& job, TimeNs faults_stop_at);
 void let_be_late_in_parts(std::uint64_t seed, JobPlan& plan);
-// Now and then one job has more than 64 ranks.
+// In some seeds one job has more than 64 ranks.
 void let_be_many(Random& random, SwarmOptions& options);
 void draw_trials(std::uint64_t seed, SwarmOptions& options);
 std::string describe_trials(const SwarmOptions& options);
 std::string describe_stragglers(const SwarmJob& job);
 std::string describe_losses(const SwarmJob& job);
-// Every third seed has a parameter store besides, its last job.
+// Every third seed has a parameter store, its last job.
 void draw_store(std::uint64_t seed, SwarmOptions& options);
 std::string describe_store(const SwarmJob& job);
-// One line for the network and one a job.
+// One line for the network and one line for each job.
 std::string describe(const SwarmOptions& options);
 
 }  // namespace sluice::sim

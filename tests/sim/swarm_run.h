@@ -11,7 +11,7 @@ namespace sluice::sim {
 struct SwarmOutcome {
   bool ok = false;
   std::string violations;  // one a line
-  std::string log;  // what every session told its application, one event a line; when asked for
+  std::string log;         // every session's events, one a line; when asked for
   std::uint64_t trace_hash = 0;
   std::uint64_t events = 0;
   std::uint64_t results_checked = 0;
@@ -25,7 +25,7 @@ struct SwarmOutcome {
   std::uint64_t partial_results = 0;  // without some rank
   std::uint64_t empty_results = 0;    // of chunks that all ranks have passed
   std::uint64_t requeued = 0;         // chunks that count in a later step
-  std::uint64_t caught_up = 0;        // steps that a worker applied without having computed
+  std::uint64_t caught_up = 0;        // steps that a worker applied without a gradient of its own
   std::uint64_t resyncs = 0;
   TimeNs virtual_time_ns = 0;
   std::uint32_t jobs_completed = 0;

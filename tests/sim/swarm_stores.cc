@@ -1,4 +1,4 @@
-// What a seed decides about parameter stores: every third seed has one.
+// A seed's choices about parameter stores: every third seed has one.
 #include <algorithm>
 #include <array>
 #include <sstream>

@@ -1,4 +1,4 @@
-// What a seed decides about jobs that tolerate stragglers.
+// A seed's choices about jobs that tolerate stragglers.
 #include <algorithm>
 #include <array>
 #include <sstream>

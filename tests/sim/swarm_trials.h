@@ -1,7 +1,7 @@
-// What a run is tried with besides its faulty network: an appliance that does not run for a while,
-// links that flap, addresses that change, and processes that misbehave within their rights. No job
-// may be harmed by any of it: the bounds of a run grow by the appliance's own absence, by the time
-// that it takes to make the memory of jobs, and by nothing else.
+// The trials of a run besides its faulty network: absences of the appliance, links that flap,
+// addresses that change, and processes that misbehave within their rights. They must harm no job.
+// The bounds of a run grow only by the appliance's own absence and by the time of allocating the
+// jobs' memory.
 #pragma once
 
 #include <deque>
@@ -14,10 +14,10 @@ namespace sluice::sim {
 
 class Trials {
  public:
-  // Both outlive this. `runs`: of the options' jobs, in their order.
+  // `world` and `options` outlive this object. `runs`: of the options' jobs, in their order.
   Trials(World& world, const SwarmOptions& options, std::vector<RunIndex> runs);
 
-  // `hit`: processes that a brief fault is for; flapping links add theirs.
+  // `hit`: processes with a brief fault; adds those behind a flapping link.
   void schedule(std::set<std::uint32_t>& hit);
 
  private:

@@ -1,14 +1,13 @@
 // One worker process: the production Session behind a bounded socket buffer, and an application
-// that carries out its plan (tensors in its own order, collectives, leave) and checks what it gets.
+// that carries out its plan (tensors in its own order, collectives, leave) and checks the outputs.
 //
 // In a job that tolerates stragglers the application is the loop that users are told to write:
 // catch up while behind, else compute, submit and wait; resync when told to; give its state when
-// somebody wants it. A checksum over every average that it applied stands for its parameters.
+// asked. A checksum over all averages that it applied stands for its parameters.
 //
 // It can be killed, paused like SIGSTOP, and resumed; another Worker may take its rank later. The
 // world owns it and calls it from its events. worker.cc: the process; worker_app.cc: the
-// application; worker_checks.cc: what it checks; store_loop.h: the
-// application of a parameter store.
+// application; worker_checks.cc: its checks; store_loop.h: the application of a parameter store.
 #pragma once
 
 #include <deque>
@@ -33,7 +32,7 @@ inline constexpr std::uint8_t kUntouched = 0xA5;  // what outputs hold before th
 
 enum class ProcessState : std::uint8_t { kWaiting, kRunning, kPaused, kDead };
 
-// What the session told the application, with the time.
+// An event of the session, with the time at which the application got it.
 struct LoggedEvent {
   client::Event::Kind kind{};
   std::uint32_t tensor = 0;
@@ -65,7 +64,7 @@ class Worker {
   void pause();
   void resume(TimeNs now);  // unless frozen
   void freeze(bool on) { frozen_ = on; }
-  // After the test called the session itself: sends, collects events, sets the timer.
+  // After the test has called the session: sends, collects events, sets the timer.
   void pump(TimeNs now);
 
   const Identity identity;
@@ -82,7 +81,7 @@ class Worker {
   bool done() const {
     return (failed_ && (started_ || !retries)) || left_ || (finished_ && !together());
   }
-  // Its last step is taken, or it will never be.
+  // The worker has taken its last step, or never will.
   bool over() const {
     return (failed_ && (started_ || !retries)) || left_ || finished_ ||
            state_ == ProcessState::kDead;
@@ -98,7 +97,7 @@ class Worker {
   std::uint64_t pumps() const { return pumps_; }
   std::uint64_t socket_drops() const { return socket_drops_; }
   std::size_t waiting_frames() const { return socket_.size(); }
-  // I7 at the session. Empty when it holds.
+  // I7 at the session: empty, or the violation.
   std::string unbalanced() const;
   // In jobs that tolerate stragglers.
   std::uint64_t replica() const { return replica_; }
@@ -111,7 +110,7 @@ class Worker {
   }
   // All ranks of an Ending::kTogether have taken their last step.
   void leave_together(TimeNs now);
-  // For manual tests and for the checks: the memory that the application gave to the session.
+  // The memory that the application gave to the session, for manual tests and for the checks.
   std::uint8_t* input(std::uint32_t tensor) { return inputs_[tensor].data(); }
   std::uint8_t* output(std::uint32_t tensor) { return outputs_[tensor].data(); }
 
@@ -155,7 +154,8 @@ class Worker {
   void wake_app_at(TimeNs at);
   void set_timer(TimeNs now);
   void violation(const std::string& text);
-  // Whether the call went through. Anything but having failed or fallen behind is a violation.
+  // Whether the call succeeded. Any failure is a violation, except after the session has failed or
+  // fallen behind.
   bool expect_ok(const Status& status, const char* what);
 
   World& world_;
@@ -182,7 +182,7 @@ class Worker {
   TimeNs progressed_at_ = 0;
   std::vector<LoggedEvent> log_;
 
-  Step step_ = 0;        // being submitted or waited for
+  Step step_ = 0;        // the step that is submitted or waited for
   Step steps_done_ = 0;  // last kStepDone
   std::vector<std::uint32_t> order_;
   std::size_t submitted_ = 0;
@@ -204,9 +204,9 @@ class Worker {
   std::vector<std::vector<std::uint8_t>> inputs_;
   std::vector<std::vector<std::uint8_t>> outputs_;
   std::vector<std::uint8_t> buffer_;
-  mutable FarSide far_;  // a question may let it take back what is given back
+  mutable FarSide far_;  // mutable: a question may let it take memory back
   bool flushes_ = false;
-  std::unique_ptr<StoreLoop> store_;  // the application, in a job of that kind
+  std::unique_ptr<StoreLoop> store_;  // the application of a store's worker
 };
 
 }  // namespace sluice::sim

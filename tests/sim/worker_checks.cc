@@ -1,4 +1,4 @@
-// What a worker checks of what it gets, and the books that must balance at the end.
+// The checks of a worker's outputs, and the books that must balance at the end.
 #include <algorithm>
 #include <bit>
 #include <cstring>

@@ -36,7 +36,8 @@ struct WorldOptions {
 
 enum class Direction : std::uint8_t { kToAppliance, kToWorker };
 
-// A datagram on its way, for a scripted network. The filter reads the first part and sets the rest.
+// A datagram on its way, for a scripted network. The filter reads the members up to `port_offset`
+// and sets the others.
 struct Passing {
   Direction direction{};
   Worker* worker = nullptr;       // sender or receiver
@@ -60,7 +61,7 @@ class World {
   // themselves at now + start_at.
   RunIndex add_run(JobPlan plan);
   RunIndex add_run_on(JobPlan plan, RunIndex same_hosts_as);
-  // Another process for a rank of a run, on the host of its last one.
+  // Starts another process for a rank of a run, on the host of the last one.
   Worker& add_worker(RunIndex run, Rank rank, TimeNs start_at);
   void set_filter(Filter filter) { filter_ = std::move(filter); }
   void at(TimeNs time, std::function<void()> action);
@@ -71,7 +72,7 @@ class World {
   bool run_until(const std::function<bool()>& holds, TimeNs deadline);
   bool run_until_done(RunIndex run, TimeNs deadline);
   TimeNs now() const { return now_; }
-  // I4 to I7 once more, at rest. Adds to the violations.
+  // Checks I4 to I7 at rest. Adds to the violations.
   void check_at_end();
 
   // ---- faults ----
@@ -81,19 +82,19 @@ class World {
   void start_host(HostIndex host) { host_up_[host] = true; }
   void partition(HostIndex host, bool on);
   // The worker's address translator forgets it: its packets come from another port from now on, and
-  // what is sent to the old one is lost.
+  // packets to the old port are lost.
   void rebind(Worker& worker);
-  // The appliance sees the port of this process go down or up, as of a vhost-user socket that
-  // closes or opens: a hint that the process is gone.
+  // The appliance sees the port of this process go down or up, as when a vhost-user socket closes
+  // or opens: a hint that the process is gone.
   void show_port_change(const Worker& worker);
   void block_downlink(HostIndex host, bool on);
   void set_link_options(const LinkOptions& up, const LinkOptions& down);
   void stop_appliance() { appliance_up_ = false; }
   void start_appliance(std::uint64_t boot_seed);
-  // A datagram or a frame that nobody of ours sent.
+  // A datagram or a frame from a stranger.
   void inject(const wire::UdpPath& path, std::span<const std::uint8_t> datagram);
   void inject_frame(std::span<const std::uint8_t> frame);
-  // A datagram that reaches a worker as if the appliance had sent it.
+  // A datagram to a worker, as if from the appliance.
   void inject_to_worker(Worker& worker, std::span<const std::uint8_t> datagram);
 
   // ---- parts ----
@@ -112,15 +113,15 @@ class World {
   std::uint64_t trace_hash() const { return trace_hash_; }
   std::uint64_t event_count() const { return event_count_; }
   std::uint64_t dropped_corrupt() const { return dropped_corrupt_; }
-  // UDP payload bytes that the appliance sent to somebody who is no worker of ours.
+  // UDP payload bytes that the appliance sent to strangers.
   std::uint64_t stranger_bytes() const { return stranger_bytes_; }
   bool healthy() const { return oracle_.violations().empty(); }
   std::string report() const;  // the violations, one a line
   wire::UdpPath path_to_appliance(const Worker& worker, std::uint16_t port_offset) const;
 
   // ---- called by the parts ----
-  // A worker of the run has taken its last step or never will: when all are, those of
-  // Ending::kTogether leave.
+  // A worker of the run has taken its last step, or never will. After the last such worker, those
+  // of Ending::kTogether leave.
   void note_over(RunIndex run);
   EventQueue& events() { return events_; }
   FramePool& pool() { return pool_; }
@@ -130,7 +131,7 @@ class World {
   void send_to_worker(FrameIndex frame, std::uint16_t port, std::span<const std::uint8_t> bytes,
                       TimeNs now);
   void on_shard_heard(std::uint16_t port, const wire::Packet& packet);
-  // `store`: the job that sends, where it is one.
+  // `store`: the sending job, if it is a store.
   void on_shard_sent(std::uint16_t shard, std::uint16_t port, std::span<const std::uint8_t> bytes,
                      const agg::Job* store = nullptr);
 
@@ -173,7 +174,7 @@ class World {
   std::vector<WorkerIndex> rebound_;  // whose port is kFirstReboundPort + index here, the last one
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::function<void()>> actions_;
-  std::vector<wire::CommonHeader> quotes_;  // of datagrams that found nobody
+  std::vector<wire::CommonHeader> quotes_;  // of datagrams that reached no process
   Filter filter_;
 };
 

@@ -1,5 +1,5 @@
-// What a test does to a world: processes that die or stop, hosts that are cut off, packets of
-// strangers.
+// The faults that a test adds to a world: processes that die or stop, hosts that are cut off,
+// packets of strangers.
 #include "tests/sim/world.h"
 
 namespace sluice::sim {
