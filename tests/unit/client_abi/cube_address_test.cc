@@ -1,4 +1,5 @@
-// Where a BCube's appliances are, as users write it in the address, a file and the environment.
+// The places of a BCube's appliances, as users write them in the address, a file and the
+// environment.
 #include "client/cube_address.h"
 
 #include <gmock/gmock.h>

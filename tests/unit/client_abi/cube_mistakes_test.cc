@@ -1,4 +1,5 @@
-// Mistakes of who starts a job over a BCube: each ends the join, and names what does not fit.
+// Mistakes in starting a job over a BCube: each ends the join with an error that names the
+// mismatch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -21,7 +21,8 @@ struct Cube {
   }
   std::uint32_t servers() const { return power(k); }
   std::string shape() const { return "bcube://" + std::to_string(n) + "," + std::to_string(k); }
-  // Of the switch that differs from the rank in the level's digit alone.
+  // The address of the rank's switch at `level`: the switch is named by the rank's digits without
+  // that of the level.
   std::string at(std::uint32_t rank, std::uint32_t level) const {
     const std::uint32_t low = rank % power(level), high = rank / power(level + 1);
     return "inproc://" + name + "-" + std::to_string(level) + "-" +
@@ -59,7 +60,7 @@ struct Cube {
     options.rank = rank;
     options.world_size = servers();
     options.run_id = 1;
-    // Nobody dies here, but nine ranks under a sanitizer wait long for two cores.
+    // No rank dies in these tests, but nine ranks under a sanitizer wait long for two cores.
     options.timeouts.connect_ms = options.timeouts.silence_ms = 20'000;
     return options;
   }

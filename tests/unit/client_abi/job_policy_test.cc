@@ -1,4 +1,4 @@
-// What a job says to options of a policy that make no sense, or differ between ranks.
+// The errors of a job whose policy options make no sense, or differ between ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

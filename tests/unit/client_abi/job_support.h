@@ -1,4 +1,4 @@
-// What tests of whole jobs share: ranks as threads, options, and the error that a call ends in.
+// Helpers of the tests of whole jobs: ranks as threads, options, and the error of a call.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 inline constexpr milliseconds kLong{20'000};  // only a failing test waits this long
 
-// How much slower a sanitizer makes a program, about: for a test of what happens within some time.
+// The approximate factor by which a sanitizer slows a program, for tests with a time limit.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr int kSlowdown = 5;
 #else
@@ -36,7 +36,7 @@ inline sluice::Options options_for(const std::string& name, std::uint32_t rank,
   return options;
 }
 
-// Sums of the k fastest.
+// Options of a job that sums the k fastest ranks.
 inline sluice::Options fixed(const std::string& name, std::uint32_t rank, std::uint32_t world_size,
                              std::uint32_t k, sluice_late_mode late) {
   sluice::Options options = options_for(name, rank, world_size);
@@ -46,7 +46,7 @@ inline sluice::Options fixed(const std::string& name, std::uint32_t rank, std::u
   return options;
 }
 
-// Runs `body` for every rank on a thread of its own and passes on the first exception's text.
+// Runs `body` for every rank on a thread of its own and rethrows the first exception's text.
 inline void on_every_rank(std::uint32_t world_size,
                           const std::function<void(std::uint32_t)>& body) {
   std::vector<std::thread> threads;
@@ -64,7 +64,7 @@ inline void on_every_rank(std::uint32_t world_size,
   for (std::thread& thread : threads) thread.join();
 }
 
-// The error that a call ends in; its absence is a failure.
+// The error that ends the call. A call without an error is a failure.
 inline sluice::Error error_of(const std::function<void()>& call) {
   try {
     call();
@@ -75,7 +75,7 @@ inline sluice::Error error_of(const std::function<void()>& call) {
   return sluice::Error(SLUICE_OK, "none");
 }
 
-// Whether one of up to three attempts succeeds: for what is about time, as the machine may stall.
+// Whether one of up to three attempts succeeds. For limits of time, since the machine may stall.
 inline bool one_of_three(const std::function<bool()>& attempt) {
   return attempt() || attempt() || attempt();
 }

@@ -1,4 +1,5 @@
-// Jobs over the in-process appliance, through the C++ layer: what callers of any language rely on.
+// Jobs over the in-process appliance, through the C++ layer: the promises to callers in any
+// language.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-// Joins that fail: how fast, and whose error it is said to be.
+// Joins that fail: how fast, and with whose error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// What a rank of a pruned job is told before it ends, and what its log says then.
+// The residual that a rank of a pruned job is told before it ends, and what its log says then.
 //
-// One rank submits 1 .. kElems, of which the bigger half leaves: 1 .. kElems / 2 stay.
+// One rank submits 1 .. kElems. The bigger half leaves: 1 .. kElems / 2 stay.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// A worker without memory: whichever allocation fails, in a call or on the job's own thread, the
-// process goes on, and what fails is the call or the job, with SLUICE_EXHAUSTED.
+// A worker without memory. Whichever allocation fails, in a call or on the job's own thread, the
+// process goes on, and the call or the job fails with SLUICE_EXHAUSTED.
 #include <gtest/gtest.h>
 #include <sluice/sluice.h>
 

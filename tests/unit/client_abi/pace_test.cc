@@ -1,4 +1,4 @@
-// How much the UDP transport hands over at once.
+// The amount of data that the UDP transport hands over at once.
 #include "client/transport/udp/pace.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// One check of a policy's options: the C interface, its text form that Python uses, the
-// configuration and the appliance accept the same values, and say the same names.
+// One check of a policy's options: the C interface, its text form in Python, the configuration and
+// the appliance accept the same values and use the same names.
 #include <sluice/sluice.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// When the progress thread reads the memory of a gradient, and when no more; where it holds the
-// lock; how much a line sends in its turn.
+// The progress thread: when it may read the memory of a gradient, where it holds the lock, and how
+// much a line sends in its turn.
 #include "client/progress.h"
 
 #include <gtest/gtest.h>

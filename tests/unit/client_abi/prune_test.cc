@@ -1,4 +1,4 @@
-// Whole jobs of which only the big gradients leave.
+// Whole jobs in which only the large gradients leave.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

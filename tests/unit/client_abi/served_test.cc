@@ -1,4 +1,5 @@
-// Appliances inside a worker: one that it serves by UDP, on the loopback interface; one of its own.
+// Appliances inside a worker: one that it serves by UDP, on the loopback interface, and one for
+// itself.
 #include "client/transport/inproc/served.h"
 
 #include <arpa/inet.h>

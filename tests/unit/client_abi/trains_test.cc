@@ -1,4 +1,4 @@
-// Trains of datagrams: how they are put together, cut, and done without.
+// Trains of datagrams: how they are assembled, how they are cut, and the path without them.
 #include "client/transport/udp/trains.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,5 @@
-// The vhost-user transport's tests: a plug-in that they play, and a socket that leads nowhere.
+// Fixture of the vhost-user transport's tests: it plays the plug-in, and has a socket that leads
+// nowhere.
 #pragma once
 
 #include <arpa/inet.h>
@@ -18,7 +19,7 @@
 #include "client/transport/dpdk/vhost.h"
 #include "client/transport/dpdk/vhost_port.h"
 
-// What the plug-in would keep for a port: the frames of both directions.
+// A port of the played plug-in: the frames of both directions.
 struct sluice_dpdk_port {
   std::deque<std::vector<std::uint8_t>> to_worker;
   std::vector<std::vector<std::uint8_t>> from_worker;
@@ -117,7 +118,7 @@ class VhostTest : public ::testing::Test {
     return std::move(transport).value();
   }
 
-  // The frame of the worker's ARP request, answered as the appliance does.
+  // The worker's ARP request, which is answered as the appliance answers it.
   static wire::ArpPacket answer_arp() {
     wire::Frame frame;
     EXPECT_FALSE(port().from_worker.empty());

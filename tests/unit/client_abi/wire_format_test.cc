@@ -1,4 +1,4 @@
-// Whole jobs whose gradients travel at a loss.
+// Whole jobs whose gradients are rounded on the wire.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What a membership of any kind answers to an application's calls, and in which words.
+// The answers of a membership of any kind to an application's calls, and their words.
 #include "client/core/calls/calls.h"
 
 #include <gtest/gtest.h>

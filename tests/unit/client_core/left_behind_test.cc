@@ -1,4 +1,4 @@
-// What of a rank's gradients is told to have been left behind. Small integers: exact sums.
+// The reports of gradients that a rank has left behind. Small integers: exact sums.
 #include "client/core/sums/left_behind.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Pruned tensors whose thresholds are found elsewhere, while the session goes on.
+// Pruned tensors whose thresholds another thread finds while the session goes on.
 #include <gmock/gmock.h>
 
 #include <algorithm>

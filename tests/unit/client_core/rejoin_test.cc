@@ -1,4 +1,4 @@
-// A session's second membership: what it keeps of the first one, and what begins anew.
+// A session's second membership: the state that it keeps, and the state that begins anew.
 #include "tests/unit/client_core/scripted.h"
 
 namespace sluice::client {

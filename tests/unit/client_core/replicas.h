@@ -1,5 +1,6 @@
-// Replicas that train: one parameter vector a rank, changed only by the averages of the steps, in
-// the loop that sluice.h describes. Whoever applied the same steps must have the same parameters.
+// Replicas that train: one parameter vector for each rank, changed only by the averages of the
+// steps, in the loop that sluice.h describes. Ranks that applied the same steps must have the same
+// parameters.
 #pragma once
 
 #include <cstring>
@@ -23,7 +24,7 @@ class Replicas {
   }
 
   std::vector<DurationNs> compute_ns;  // of each rank, for one gradient
-  Step last_step = 20;                 // nobody computes a gradient for a later one
+  Step last_step = 20;                 // no rank computes a gradient for a later one
   bool gives_state = true;
 
   Step step(std::size_t rank) const { return workers_[rank].step; }
@@ -36,9 +37,9 @@ class Replicas {
       if (worker.step < step) return false;
     return true;
   }
-  // The process of a rank is a new one.
+  // Another process takes the rank.
   void forget(std::size_t rank) { reset(workers_[rank]); }
-  // Every rank that applied a step had the same parameters after it.
+  // Empty if all ranks that applied a step had the same parameters after it.
   const std::string& difference() const { return difference_; }
   const std::map<Step, std::vector<float>>& history() const { return history_; }
 
@@ -99,8 +100,8 @@ class Replicas {
     return kNever;
   }
 
-  // Also while it waits for results, which change nothing before the step is done: a step may not
-  // be done before the state has arrived.
+  // Gives the state even while the rank waits for results. They change nothing before the step is
+  // done, and the step may need the state to be done.
   void give_state(std::uint16_t rank) {
     Worker& worker = workers_[rank];
     if (!worker.wanted || !gives_state || worker.resyncing) return;

@@ -63,7 +63,7 @@ class Scripted {
     transmit();
     return std::exchange(sent_, {});
   }
-  // Lets the session send; what it sends waits for sent().
+  // Lets the session send. Its packets wait for sent().
   void transmit() {
     Transmit transmit;
     std::vector<std::uint8_t> buffer(kMaxDatagramBytes);
@@ -157,7 +157,7 @@ class Scripted {
                                .left = left},
                   {&missing, 1});
   }
-  // Through the whole handshake to a running job.
+  // Plays the whole handshake, to a running job.
   void start(std::uint16_t shards = 1) {
     sent();
     challenge();
@@ -218,7 +218,7 @@ class Scripted {
   std::vector<Sent> passed;   // what the session sent during pass()
   PolicyOptions policy;       // that the appliance says the job runs
   std::uint8_t rejoined = 0;  // the job runs already
-  Step first_step = 0;        // then: that this worker contributes to
+  Step first_step = 0;        // in a running job: that this worker contributes to
   Step open_step = 0;         // of the gradients, as feedback tells it
   std::uint32_t arrived_before = UINT32_MAX;  // of the numbers below `highest`, as feedback tells it
   std::uint32_t number = 0, received = 0, highest = 0, credit = 0, echo_us = 0, deferred = 0;

@@ -58,15 +58,15 @@ class SmallWorld {
   const std::vector<TensorTimes>& traces(std::size_t rank) const { return traces_[rank]; }
   TimeNs now() const { return now_; }
   std::uint64_t wakeups() const { return wakeups_; }
-  // Packets for which it says true are lost; `up`: from worker to appliance.
+  // Packets for which it returns true are lost. `up`: from worker to appliance.
   std::function<bool(bool up, std::uint16_t rank, const wire::Packet& packet)> drop;
   // A packet of a worker has reached the appliance.
   std::function<void(std::uint16_t rank, const wire::Packet& packet)> arrived;
-  // The applications: called after everything that happens; when one wants to be called next.
+  // Plays the applications: called after every event. Returns the time of its next call.
   std::function<TimeNs()> application;
 
-  // As a signal would: nothing runs, its socket buffer holds what its credit allows, the rest is
-  // lost.
+  // Stops the rank as SIGSTOP does: nothing runs, the socket buffer holds what the credit allows,
+  // and the rest is lost.
   void stop(std::uint16_t rank) { stopped_[rank].active = true; }
   bool stopped(std::uint16_t rank) const { return stopped_[rank].active; }
   void resume(std::uint16_t rank) {
@@ -75,7 +75,7 @@ class SmallWorld {
       sessions_[rank]->handle_datagram(bytes, now_);
     drain();
   }
-  // Another process takes the rank; the old one is gone without a word.
+  // Another process takes the rank; the old one has gone without a LEAVE.
   void restart(std::uint16_t rank) {
     stopped_[rank] = {};
     events_[rank].clear();
@@ -100,7 +100,7 @@ class SmallWorld {
     return {};
   }
 
-  // Runs until `done` or for `limit_ns`; whether it is done.
+  // Runs until `done`, or for `limit_ns`. Returns whether it is done.
   bool run(const std::function<bool()>& done, DurationNs limit_ns) {
     const TimeNs end_ns = now_ + limit_ns;
     drain();
@@ -208,7 +208,7 @@ class SmallWorld {
     send({.rank = rank, .bytes = {bytes.begin(), bytes.end()}});
   }
 
-  // Lets every part send what it has now.
+  // Lets every part send all that it has.
   void drain() {
     appliance_.pump(appliance_now(), [this](const agg::Transmit& to, auto bytes) {
       send_down(to.rank.value, bytes);

@@ -1,4 +1,4 @@
-// What a worker learns of a store's clocks from values that come in any order.
+// A worker's view of a store's clocks, from values that come in any order.
 #include "tests/unit/client_core/scripted.h"
 
 namespace sluice::client {

@@ -1,6 +1,6 @@
-// Sessions of a parameter store against the real appliance, whatever the network does. What a
-// worker reads is taken apart again: every push is a power of 64 of its rank's, so a parameter's
-// digits say how many of whose pushes are in it.
+// Sessions of a parameter store against the real appliance, over a faulty network. Every push is a
+// power of 64 that belongs to its rank, so the digits of a parameter say how many pushes of each
+// rank are in it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

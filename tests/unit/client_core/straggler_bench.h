@@ -1,5 +1,5 @@
-// A session of a job of two ranks that does not wait for everybody, one tensor of three chunks;
-// this is rank 1.
+// A session of a job of two ranks that does not wait for both, with one tensor of three chunks. The
+// session is rank 1.
 #pragma once
 
 #include <bit>
@@ -28,7 +28,7 @@ struct Bench : Scripted {
     options.prune = prune;
     return options;
   }
-  // The results of a step: of each chunk the sums and who was in, as if no other lived.
+  // The results of a step, by chunk: the mask, with a k that is the number of ranks in it.
   void results(Step step, std::vector<std::uint64_t> masks, float value = 100) {
     const std::size_t sizes[] = {16, 16, 8};
     for (ChunkIndex chunk = 0; chunk < masks.size(); ++chunk) {
@@ -49,7 +49,7 @@ struct Bench : Scripted {
                                .first_incomplete = wire::kNoChunk,
                                .status = wire::AnswerStatus::kGone});
   }
-  // Late with all of step 1: its results are in, and nothing was sent.
+  // Makes the session late with all of step 1: the results are in, and nothing was sent.
   void miss_step_1(Tensor& tensor) {
     open_step = 2;
     results(1, {kWithoutMe, kWithoutMe, kWithoutMe});

@@ -1,5 +1,5 @@
-// One session of a job that does not wait for everybody, packet by packet: early cancel, catching
-// up, late gradients and their account, reports.
+// One session of a job that does not wait for all ranks, packet by packet: early cancel, catch-up,
+// late gradients and their account, reports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

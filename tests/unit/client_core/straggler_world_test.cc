@@ -1,5 +1,5 @@
-// Sessions of jobs that do not wait for everybody, against the real aggregator: replicas that apply
-// the same steps are the same, whoever is late, stopped, killed or new.
+// Sessions of jobs that do not wait for all ranks, against the real aggregator. Replicas that apply
+// the same steps are equal, whichever ranks are late, stopped, killed or new.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What a session notes of its tensors for the Chrome trace.
+// A session's notes about its tensors, for the Chrome trace.
 #include "client/core/calls/trace.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What sessions note for the trace, against a network and an appliance whose times are known.
+// Sessions' notes for the trace, against a network and an appliance with known times.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What --check-config knows of a host before sluiced meets it.
+// Defects of a host that --check-config reports before sluiced meets them.
 #include "config/host_checks.h"
 
 #include <gmock/gmock.h>

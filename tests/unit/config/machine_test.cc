@@ -1,4 +1,4 @@
-// Limits that follow the machine's memory and the ports' MTU, and who can read a secret.
+// Limits that follow the machine's memory and the ports' MTU, and the readers of a secret.
 #include "config/machine.h"
 
 #include <gmock/gmock.h>

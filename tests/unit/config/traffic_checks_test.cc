@@ -1,4 +1,4 @@
-// [[port]] queues, [[class]] and [[rule]]: what is read, and each combination that can't work.
+// [[port]] queues, [[class]] and [[rule]]: their values, and each combination that can't work.
 #include "config/traffic_checks.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What the first packet of a collective may fix: nothing before all of it has been checked.
+// The first packet of a collective fixes nothing before all of it has been checked.
 #include "tests/unit/core/harness.h"
 
 namespace sluice::agg {

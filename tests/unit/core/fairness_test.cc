@@ -1,5 +1,6 @@
-// Members that ask for much beside jobs that ask for nothing: who is served when, and how much a
-// packet can bring back. A loop is an lcore's: what arrived, then up to 64 datagrams.
+// Members that ask for much beside jobs that ask for nothing: the order of service, and the number
+// of datagrams that one packet can trigger. One loop is an lcore's: the packets that arrived, then
+// up to 64 datagrams.
 #include <gmock/gmock.h>
 
 #include "tests/unit/core/harness.h"

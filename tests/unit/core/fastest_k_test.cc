@@ -1,5 +1,5 @@
-// Steps that complete without everyone: who is in a result, what becomes of what comes late, and
-// members that die, return and fetch another one's state meanwhile.
+// Steps that complete without all ranks: the members of a result, the fate of late contributions,
+// and members that die, return, and fetch another rank's state meanwhile.
 #include <gmock/gmock.h>
 
 #include <random>

@@ -36,7 +36,7 @@ struct DataOptions {
   Dtype dtype = Dtype::kFloat32;
   Priority priority = 0;
   bool nil = false;
-  std::uint64_t nil_too = 0;  // other chunks of the block, likewise; the chunk is the first
+  std::uint64_t nil_too = 0;  // other chunks of the block without data; `chunk` is the first
   bool report = false;
   std::uint32_t credit = 1000;
   std::uint8_t flags = 0;
@@ -141,7 +141,7 @@ class Harness {
     return handle({out, size}, shard_of(block * kChunksPerBlock, job->spec.shard_count));
   }
 
-  // `told`: the highest number of a shard's packet that the rank can take.
+  // `told`: the highest packet number of a shard that the rank can take.
   Verdict credit(std::uint16_t rank, std::uint32_t told) {
     const wire::Credit body{.flow = {.number = ++numbers[rank], .credit = told}};
     std::uint8_t out[64];
@@ -154,7 +154,7 @@ class Harness {
     return handle({out, wire::encode(out, sender(rank), body)});
   }
 
-  // All ranks contribute {1} to every chunk of the steps up to `last`, which are k = n.
+  // All ranks contribute {1} to every chunk of the steps up to `last`, whose k is n.
   void pass_full_steps(Step last = kFullSteps) {
     for (Step step = 1; step <= last; ++step)
       for (ChunkIndex chunk = 0; chunk < job->spec.chunk_counts[0]; ++chunk)
@@ -164,7 +164,7 @@ class Harness {
   }
 
   Shard& shard(std::uint16_t index) { return shards.shard(index); }
-  // A single step: no shard sweeps or sends before the next drain().
+  // One command alone: no shard sweeps or sends before the next drain().
   void command(ShardCommand::Kind kind, std::uint16_t rank = 0) {
     for (std::uint16_t index = 0; index < shards.count(); ++index)
       shard(index).handle_command({.kind = kind, .job = job.get(), .rank = Rank{rank}}, now);
@@ -177,10 +177,10 @@ class Harness {
     job->members[rank].reachable = false;
     command(ShardCommand::Kind::kMemberGone, rank);
   }
-  // As the control side does it: another process takes the rank of one that died.
+  // Acts as the control side when another process takes the rank of a dead one.
   void bring_back(std::uint16_t rank) {
     Member& member = job->members[rank];
-    member.joined_from[0] = member.joined_from[1] = kNoStep;  // until shard 0 says from where
+    member.joined_from[0] = member.joined_from[1] = kNoStep;  // until shard 0 has chosen the step
     for (auto& left : member.left_from) left = kNoStep;
     member.reachable = true;
     command(ShardCommand::Kind::kMemberJoined, rank);
@@ -189,7 +189,7 @@ class Harness {
     return job->windows[index_of(stream)].open_step;
   }
 
-  // Everything that the shards want to send now.
+  // All datagrams that the shards want to send now.
   std::vector<Sent> drain() {
     std::vector<Sent> all;
     shards.drain(now, [&](const Transmit& transmit, std::span<const std::uint8_t> bytes) {

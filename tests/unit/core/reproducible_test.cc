@@ -1,4 +1,4 @@
-// Sums in the order of ranks: the same bits, whoever comes first.
+// Sums in the order of ranks: the same bits for every order of arrival.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

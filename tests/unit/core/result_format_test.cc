@@ -1,4 +1,4 @@
-// Sums whose results travel in another format than their contributions, as a BCube's do.
+// Sums whose results travel in another format than the contributions, as in a BCube.
 #include <gmock/gmock.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Probes, feedback, credit and deferral: how a worker learns what became of its packets.
+// Probes, feedback, credit and deferral: a worker's means to learn the fate of its packets.
 #include <gmock/gmock.h>
 
 #include "tests/unit/core/harness.h"

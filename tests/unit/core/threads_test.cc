@@ -1,5 +1,5 @@
 // Shards on threads of their own, as lcores run them, with a control and a metrics thread beside
-// them. Under the thread sanitizer this shows that none reads another's plain fields.
+// them. The thread sanitizer shows that no thread reads another's plain fields.
 #include <gmock/gmock.h>
 
 #include <algorithm>

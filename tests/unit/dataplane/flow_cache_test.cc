@@ -1,4 +1,4 @@
-// The flow cache says of a frame what the long way says of it, or nothing.
+// The flow cache gives the same answer for a frame as the full look-up, or none.
 #include "dataplane/core/flow_cache.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What the log says of links, and of all that repeats itself.
+// The log's lines about links, and the limit of repeated lines.
 
 #include "dataplane/core/log_rate.h"
 

@@ -1,4 +1,4 @@
-// From what a device offers to what is left to us: the whole table of decisions.
+// The whole table of decisions about a port: from a device's offers to the work that is left to us.
 #include "dataplane/core/port_plan.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// I6 and what it is for, in virtual time: an urgent frame hardly notices a port that is full of
-// less urgent traffic.
+// I6 and its purpose, in virtual time: a port that is full of less urgent traffic hardly delays an
+// urgent frame.
 
 #include <gtest/gtest.h>
 

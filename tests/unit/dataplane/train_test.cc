@@ -1,4 +1,4 @@
-// Trains of datagrams: what may be one, and its headers.
+// Trains of datagrams: which datagrams make one, and its headers.
 #include "dataplane/core/train.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Gradients between device and session: what is copied when, and what becomes of it.
+// Gradients between device and session: the times of the copies, and their results.
 #include "client/device/copy_stage.h"
 
 #include <gmock/gmock.h>

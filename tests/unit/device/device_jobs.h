@@ -1,5 +1,4 @@
-// What tests of jobs over a fake device share: its memory, its bus, and jobs that are joined for
-// it.
+// Helpers of the tests of jobs over a fake device: its memory, its bus, and jobs that have joined.
 #pragma once
 
 #include <dlfcn.h>
@@ -27,7 +26,7 @@ Function* of_fake_device(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(plugin, name));
 }
 
-// Bytes that have crossed the fake device's bus.
+// The bytes that have crossed the fake device's bus.
 struct Crossed {
   std::uint64_t from_device = 0, to_device = 0;
   static Crossed now() {
@@ -38,7 +37,7 @@ struct Crossed {
   }
 };
 
-// Memory that nothing but the fake device can touch.
+// Memory that only the fake device can touch.
 class DeviceFloats {
  public:
   explicit DeviceFloats(std::size_t count)

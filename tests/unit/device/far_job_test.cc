@@ -1,5 +1,5 @@
-// Jobs over a fake device whose tensors are far: pruned and rounded where they lie, by kernels that
-// run late.
+// Jobs over a fake device whose tensors are far: kernels that run late prune and round them on the
+// device.
 #include <atomic>
 #include <cstdio>
 #include <future>

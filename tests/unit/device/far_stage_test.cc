@@ -1,4 +1,5 @@
-// Far tensors between device and session: kernels and copies in turn, and what crosses the bus.
+// Far tensors between device and session: kernels and copies in turn, and the bytes that cross the
+// bus.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

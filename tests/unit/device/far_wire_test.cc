@@ -1,6 +1,6 @@
-// What a job says on the wire does not depend on where its gradients lie: every datagram of every
-// rank, and of the appliance, is the same to the last byte whether gradients are pruned and rounded
-// on the (fake) device or on the host. In virtual time, with losses.
+// A job's datagrams do not depend on the place of its gradients: every datagram of every rank and
+// of the appliance is the same to the last byte, whether gradients are pruned and rounded on the
+// (fake) device or on the host. In virtual time, with losses.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,9 +1,9 @@
 // Visits every reachable state of a small job breadth first, and checks the invariants in each.
 //
-// From a state, every event that can happen is played to the production objects, and their answer
-// is compared with the rules. No event leads back to an earlier state, which is checked. So if from
-// every state but the ends some event without a fault leads on, every schedule without faults comes
-// to an end, from whatever state the faults have led to.
+// From a state, every possible event is played to the production objects, whose answer is compared
+// with the rules. No event leads back to an earlier state, which is checked. If, from every state
+// but the ends, some event without a fault leads on, then every schedule without further faults
+// comes to an end, from any state that faults have led to.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace sluice::exhaustive {
 
-// Whether states that differ by names only are visited once.
+// Whether the search visits states that differ by names only once (kForget) or each (kKeep).
 enum class Names : std::uint8_t { kForget, kKeep };
 
 struct Report {
@@ -23,7 +23,7 @@ struct Report {
   std::size_t ends = 0;           // states in which every live worker has every result
   std::string violation;          // empty: none
   std::vector<Key> keys;          // of all states, in the order of their discovery
-  std::vector<std::string> path;  // the states that led there, names of workers may change
+  std::vector<std::string> path;  // the states that led there; workers' names may change
 };
 
 Report explore(const Config& config, Names names = Names::kForget);

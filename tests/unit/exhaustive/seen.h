@@ -1,5 +1,5 @@
-// The states that a search has met, in the order of their discovery, each with the one that it was
-// met from. A hash table of places in two plain arrays: millions of states take 20 bytes each.
+// The states that a search has met, in the order of their discovery, each with its predecessor. A
+// hash table of places in two plain arrays: millions of states take 20 bytes each.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ class Seen {
  public:
   Seen() : table_(1 << 16, kNone) {}
 
-  // False: known already.
+  // False: the state is known already.
   bool add(Key key, std::uint32_t parent) {
     if (keys_.size() * 2 >= table_.size()) grow();
     std::uint32_t& place = find(key);

@@ -1,6 +1,6 @@
-// Every state of a small store: each event is played to the production shard, and what it did is
-// compared with the oracle's own reckoning (store_model.h). From every state but the ends some
-// event without a fault leads on, and none leads back: no schedule ends in a wait for ever.
+// Every state of a small store. Each event is played to the production shard, whose acts are
+// compared with the oracle's own (store_model.h). From every state but the ends some event without
+// a fault leads on, and none leads back: no schedule waits for ever.
 #include <gtest/gtest.h>
 
 #include <array>

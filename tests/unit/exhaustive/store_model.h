@@ -1,8 +1,9 @@
-// A small store job, for the search through all its states: what its workers know, the production
-// shard, and beside it the oracle, which recomputes parameters and reads from what was counted.
+// A small store job, for the search through all its states: the knowledge of its workers, the
+// production shard, and the oracle, which recomputes parameters and reads from the pushes that were
+// counted.
 //
-// The network may hold a copy of anything that was ever sent: pushes and pulls arrive at any time,
-// again, or never, and answers may be lost.
+// The network may hold a copy of every packet that was ever sent: pushes and pulls arrive at any
+// time, once more, or never, and answers may be lost.
 #pragma once
 
 #include <array>
@@ -21,7 +22,7 @@ struct StoreConfig {
   Step iterations = 2;
   Step bound = 0;
   bool death = false;   // of rank 0 at any moment
-  bool rejoin = false;  // and its return
+  bool rejoin = false;  // and rank 0 returns
   // Wrong rules laid over the real ones, which the oracle must find.
   enum class Mutation : std::uint8_t { kNone, kAnswerEarly, kPushTwice } mutation{};
 };
@@ -30,9 +31,9 @@ struct StoreEvent {
   enum class Kind : std::uint8_t { kPush, kPull, kCompute, kDie, kJoin };
   Kind kind{};
   std::uint16_t rank = 0;
-  Step iteration = 0;    // of a push; of a pull: for which it reads
+  Step iteration = 0;    // of a push; of a pull: the iteration that reads
   ChunkIndex chunk = 0;  // of a push
-  bool lost = false;     // the answers that it brings about
+  bool lost = false;     // the answers to it are lost
   bool is_fault() const noexcept { return lost || kind == Kind::kDie || kind == Kind::kJoin; }
 };
 
@@ -44,11 +45,11 @@ class StoreModel {
   // Empty, or the rule that was broken.
   std::string play(const StoreEvent& event);
 
-  // The last event brought answers about.
+  // The last event has made the shard answer.
   bool answered() const { return answered_; }
 
   bool finished() const;
-  int progress() const;     // grows with what brings the job on, and with nothing else
+  int progress() const;     // grows when the job advances, and only then
   std::string key() const;  // of the state
 
  private:

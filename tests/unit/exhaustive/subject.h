@@ -1,8 +1,8 @@
-// A production job of two chunks and its shards, put into any state and played one event.
+// A production job of two chunks and its shards, put into any state, for one event.
 //
-// The state is written into agg::Job, whose slots, records and windows are public; a shard's own
-// queues are empty between events because every event ends by draining them. So an event costs no
-// replay. Mutations are wrong rules laid over the real one, which show that the checks can fail.
+// The state is written into agg::Job, whose slots, records and windows are public. A shard's own
+// queues are empty between events because every event ends by draining them. So an event needs no
+// replay. Mutations are wrong rules laid over the real ones: they show that the checks can fail.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace sluice::exhaustive {
 
 enum class Mutation : std::uint8_t {
   kNone,
-  kFoldLate,     // a late packet is added to the result that is out
+  kFoldLate,     // a late packet is added to a result that has left
   kFoldTwice,    // a duplicate is added to the sum
   kMixSteps,     // a packet of the step before is added to the open one
   kOpenEarly,    // the first chunk to complete opens the next step
@@ -30,7 +30,7 @@ struct Config {
   std::uint16_t next_k = 1;  // of step 4, as if a policy had chosen it
   LateMode late = LateMode::kDrop;
   std::uint16_t shard_count = 1;
-  bool death = false;  // of one worker at any moment; others live on, so at least two
+  bool death = false;  // of one worker at any moment; another one lives
   Mutation mutation = Mutation::kNone;
 
   bool sync() const noexcept { return k > worker_count; }
@@ -39,13 +39,13 @@ struct Config {
   }
 };
 
-// What a contribution carries. Values and weights are distinct bits, so a sum names its parts.
+// The content of a contribution. Values and weights are distinct bits, so a sum names its parts.
 struct Part {
   std::uint16_t rank = 0;
   Step step = kFirstStep;  // that it is for
   std::size_t chunk = 0;   // 0 or 1
   Step base = kFirstStep;  // that it was computed on
-  bool nil = false;        // a pass: it waits for the step with other chunks
+  bool nil = false;        // a pass: the worker waits for the step with other chunks
 
   std::uint32_t value() const noexcept {
     return nil ? 0 : 1u << (4 * rank + 2 * (base - kFirstStep) + chunk);
@@ -53,11 +53,11 @@ struct Part {
   std::uint32_t weight() const noexcept { return nil ? 0 : 1u << (2 * rank + (base - kFirstStep)); }
 };
 
-// What a slot holds, and what a result says.
+// The content of a slot or of a result.
 struct Content {
   std::uint64_t mask = 0;
-  std::uint64_t abstained = 0;  // ranks that have nothing for it; no result tells
-  std::uint64_t sum = 0;        // of no meaning when there is no data
+  std::uint64_t abstained = 0;  // ranks that passed; no result shows them
+  std::uint64_t sum = 0;        // undefined without data
   std::uint64_t weight = 0;
   std::uint16_t k = 0;  // of a complete one
   bool complete = false;
@@ -66,18 +66,18 @@ struct Content {
   friend bool operator==(const Content&, const Content&) = default;
 };
 
-struct Emitted {  // a result that left
+struct Emitted {  // a result that has left
   std::uint16_t rank = 0;
   Step step = 0;
   std::size_t chunk = 0;
-  Step open_step = 0;  // that it tells
+  Step open_step = 0;  // the open step in its header
   Content content;
 };
 
 struct ProbeAnswer {
   wire::AnswerStatus status{};
   std::uint8_t counted = 0;   // bits of chunks, as in State
-  std::uint8_t complete = 0;  // likewise
+  std::uint8_t complete = 0;  // bits of chunks, as in State
 };
 
 class Subject {
@@ -85,19 +85,19 @@ class Subject {
   explicit Subject(const Config& config);
 
   void load(const State& state);
-  // The part of the state that only the shards know: completeness and the shards' own.
+  // Reads the part of the state that only the shards know.
   void read_back(State& state) const;
-  // What the slot of (step, chunk) holds; mask 0 when it holds nothing of that step.
+  // The content of the slot of (step, chunk); mask 0 when it holds nothing of that step.
   Content content(Step step, std::size_t chunk) const;
   Step open_step() const;
 
   Verdict arrive(const Part& part);
   void tell(std::size_t shard);   // the command that the dead member is gone
   void sweep(std::size_t shard);  // poll_work()
-  void kill(std::uint16_t rank);  // what the control side does before it tells
-  // All results that the last event made, in the order they left.
+  void kill(std::uint16_t rank);  // acts as the control side before tell()
+  // All results that the last event made, in the order in which they left.
   const std::vector<Emitted>& emitted() const { return emitted_; }
-  // A probe for all chunks of a step that a shard has; the results come by emitted().
+  // A probe for all chunks of a step that a shard has. The results come by emitted().
   ProbeAnswer probe(std::uint16_t rank, Step step, std::size_t shard);
 
  private:
@@ -106,7 +106,7 @@ class Subject {
     wire::Packet packet;
   };
 
-  // Events are single steps of a shard, never a whole round.
+  // Every event is a single step of a shard, never a whole round.
   agg::Shard& shard_at(std::size_t index) {
     return shards_.shard(static_cast<std::uint16_t>(index));
   }
@@ -118,7 +118,7 @@ class Subject {
   }
   agg::GradientSlice& slice(std::size_t shard) const { return job_->slices[shard].gradients; }
   std::size_t slot_index(Step step, std::size_t chunk) const;
-  // Of the steps around, with everyone or without the dead worker.
+  // The record of a step near the open one, with all workers or without the dead one.
   const agg::StepRecord& record(Step step, bool without_dead) const {
     return records_[step - (kFirstStep - 1)][without_dead && dead_ ? *dead_ : kMostWorkers];
   }
@@ -132,7 +132,7 @@ class Subject {
   std::unique_ptr<agg::Job> job_;
   agg::Shards shards_;
   TimeNs sending_at_ = kSecond;
-  // Steps 2 to 5; without each worker, and with all in the last place.
+  // Steps 2 to 5: the record without each worker and, last, the record with all.
   std::array<std::array<agg::StepRecord, kMostWorkers + 1>, kSteps + 2> records_;
   std::vector<std::unique_ptr<Encoded>> packets_;  // made at their first use
   std::vector<std::unique_ptr<Encoded>> probes_;
@@ -140,11 +140,12 @@ class Subject {
   std::optional<std::uint16_t> dead_;
 };
 
-// How many contributions a slot must have: a pass stands for one, but not for the only one.
+// The least number of contributions that a slot must have. A pass stands for one contribution,
+// unless there is no other.
 int least_k(const State& state, const Config& config, Step step, std::uint64_t abstained,
             bool without_dead) noexcept;
 
-// The parts that a state says are in a slot, and what the slot must hold then.
+// The parts that are in a slot in this state, and the slot's content then.
 Part part_of(const State& state, std::uint16_t rank, Step step, std::size_t chunk) noexcept;
 Content expected_content(const State& state, const Config& config, Step step,
                          std::size_t chunk) noexcept;

@@ -1,5 +1,5 @@
-// The checksum's kernel on every instruction set, against RFC 1071 word by word; and the sums that
-// headers give of themselves.
+// The checksum's kernel on every instruction set, against RFC 1071 word by word; and the sums of
+// headers.
 #include "aggregator/wire/checksum.h"
 
 #include <gtest/gtest.h>

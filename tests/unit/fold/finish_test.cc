@@ -1,4 +1,4 @@
-// What the pass that makes a sum a result finds beside it, against passes of their own.
+// The findings of the pass that makes a result of a sum, against separate passes.
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -1,5 +1,5 @@
 // References for the fold kernels' tests. They follow the definitions of the formats (scale, round
-// with the FPU, scale back), not the kernels' bit tricks, so that one mistake can't hide in both.
+// with the FPU, scale back) instead of the kernels' bit tricks, so that no mistake is in both.
 #pragma once
 
 #include <sys/mman.h>
@@ -57,7 +57,7 @@ inline std::uint16_t encode_reference(float value, const NarrowFormat& format) {
   if (magnitude == 0) return sign;
   const int exponent = std::max(std::ilogb(magnitude), format.min_exponent);
   const double quantum = std::ldexp(1.0, exponent - format.mantissa_bits);
-  // Counting quanta from the format's first binade on gives the pattern itself, carries included.
+  // The number of quanta from the format's first binade on is the bit pattern itself, with carries.
   const auto quanta = static_cast<std::uint32_t>(std::nearbyint(magnitude / quantum));
   const std::uint32_t pattern =
       (static_cast<std::uint32_t>(exponent - format.min_exponent) << format.mantissa_bits) + quanta;
@@ -128,7 +128,7 @@ inline std::vector<std::uint32_t> awkward_bits(std::size_t count, std::uint64_t 
   return all;
 }
 
-// Runs `body` once a target of this machine, and leaves the best target in place.
+// Runs `body` once for each target of this machine, and leaves the best target in place.
 inline void on_every_target(const std::function<void(std::string_view)>& body) {
   for (std::string_view target : fold_targets()) {
     CHECK(force_fold_target(target));

@@ -1,5 +1,5 @@
 // A control side without a network: workers that build packets, a clock that tests move, and single
-// steps, so that a test can play the shards. Real ones run their rounds where a test wants them.
+// steps, so that a test can play the shards. Real shards run their rounds where a test wants them.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ namespace sluice::agg {
 
 inline constexpr std::uint16_t kTestShards = 2;
 
-// What a worker says when it joins, with defaults that every test job shares.
+// A worker's join, with defaults that every test job shares.
 struct Worker {
   std::uint16_t rank = 0;
   std::string address = "10.0.0." + std::to_string(rank + 2) + ":40000";
@@ -31,7 +31,7 @@ struct Worker {
   wire::Join join{.run_id = 7,
                   .layouts = {{.hash = 0xABCD, .chunk_count = 130, .max_elems = 256}, {}, {}},
                   .chunk_bytes = 1024};
-  // Given by the appliance.
+  // The appliance's answer.
   std::uint16_t job = 0;
   Cookie cookie = 0;
 
@@ -48,7 +48,7 @@ struct Worker {
   }
 };
 
-// An answer, parsed; empty when there was none. Moved, never copied: `packet` views `bytes`.
+// A parsed answer; empty when there was none. It is moved, never copied: `packet` views `bytes`.
 struct Answered {
   Answered() = default;
   Answered(Answered&&) = default;
@@ -85,13 +85,13 @@ class ControlTest : public testing::Test {
   Jobs& jobs = *storage;
   TimeNs now = 1000 * kSecond;
   std::size_t port_datagram_bytes = 1472;
-  PathKey path{};                      // that packets come by; all zero: one that needs no proof
-  std::vector<ShardCommand> commands;  // all that shards were told
+  PathKey path{};                      // path of its packets; all zero: no proof needed
+  std::vector<ShardCommand> commands;  // all commands to shards so far
   bool shards_answer = true;
-  bool memory_at_once = true;    // else the test carries out what poll_memory() says
-  std::optional<Shards> shards;  // real ones, where a test wants them
+  bool memory_at_once = true;    // false: the test carries out the orders of poll_memory()
+  std::optional<Shards> shards;  // real shards, where a test wants them
   std::vector<Sent> outbox;
-  TimeNs next_tick_ns = kNever;  // ticks come in pass() only
+  TimeNs next_tick_ns = kNever;  // ticks come from pass() alone
   Step transfer_step = 1;        // that shard 0 opened last on the state's stream
 
   void restart(JobsOptions changed) { storage.emplace(std::move(changed)); }
@@ -106,7 +106,7 @@ class ControlTest : public testing::Test {
         .path = path, .address = address, .max_datagram_bytes = port_datagram_bytes};
     answered.result = jobs.handle(packet, origin, reply, now);
     if (memory_at_once && carry_out_all(jobs, now))
-      answered.result = jobs.handle(packet, origin, reply, now);  // it asked again
+      answered.result = jobs.handle(packet, origin, reply, now);  // the worker asked once more
     reply.resize(answered.result.reply_bytes);
     answered.bytes = std::move(reply);
     if (!answered.bytes.empty()) {
@@ -124,7 +124,7 @@ class ControlTest : public testing::Test {
     return send(bytes, worker.address);
   }
 
-  // The first join: no proof, padded.
+  // The first half of a join: no proof, padded.
   Answered ask(const Worker& worker) {
     const wire::Join body = worker.request();
     return send(worker, body, body.datagram_bytes);
@@ -139,7 +139,7 @@ class ControlTest : public testing::Test {
     return send(worker, body, body.datagram_bytes);
   }
 
-  // Both halves of a join; keeps the cookie when it was accepted.
+  // Both halves of a join. The worker keeps the cookie when it was accepted.
   Answered join(Worker& worker) {
     worker.job = 0;
     worker.cookie = 0;
@@ -171,7 +171,7 @@ class ControlTest : public testing::Test {
     return send(worker, wire::Leave{.first_steps = {5, 2, 1}, .reason = reason});
   }
 
-  // A job of `count` ranks in which all have joined; the unasked statuses are thrown away.
+  // A job of `count` ranks in which all have joined. The statuses that came unasked are dropped.
   std::vector<Worker> running_job(std::uint16_t count, std::string name = "digits",
                                   PolicyOptions policy = {}) {
     std::vector<Worker> workers;
@@ -196,7 +196,7 @@ class ControlTest : public testing::Test {
     successor.address = "10.0.9." + std::to_string(worker.rank + 2) + ":50000";
     return successor;
   }
-  // A join that is answered only when shard 0 has let the process in.
+  // A join whose answer waits until shard 0 has let the process in.
   Answered rejoin(Worker& worker) {
     EXPECT_TRUE(join(worker).bytes.empty());
     return join(worker);
@@ -207,7 +207,7 @@ class ControlTest : public testing::Test {
     pass(700 * kMillisecond, speakers);
   }
 
-  // What serve_control() reaches: the shards, real or played, and the outbox.
+  // The ends of serve_control(): the shards, real or played, and the outbox.
   struct Driver {
     ControlTest& test;
     std::array<std::uint8_t, kMaxDatagramBytes> memory{};
@@ -229,7 +229,7 @@ class ControlTest : public testing::Test {
         test.answer(command);
     }
   };
-  // Rounds of the control thread, and of the shards where there are any.
+  // Rounds of the control thread, and of real shards.
   void pump() {
     Driver driver{*this};
     repeat_until_idle([&] {
@@ -270,7 +270,7 @@ class ControlTest : public testing::Test {
     return result;
   }
 
-  // What has been sent since the last call.
+  // The datagrams sent since the last call.
   std::vector<Sent> sent() {
     pump();
     std::vector<Sent> all = std::exchange(outbox, {});
@@ -285,7 +285,7 @@ class ControlTest : public testing::Test {
     return all;
   }
 
-  // Time passes in ticks of 50 ms; `speakers` send keepalives every 250 ms.
+  // Lets time pass in ticks of 50 ms. `speakers` send keepalives every 250 ms.
   void pass(DurationNs duration, const std::vector<const Worker*>& speakers = {}) {
     for (const TimeNs end = now + duration; now < end;) {
       now += 50 * kMillisecond;

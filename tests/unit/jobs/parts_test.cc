@@ -1,5 +1,5 @@
-// The parts of the control side that are pure: admission, liveness, the line for other ranks'
-// state, and what may follow what. No packets, no fixture.
+// The pure parts of the control side: admission, liveness, the queue for other ranks' state, and
+// the legal changes of state. No packets, no fixture.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

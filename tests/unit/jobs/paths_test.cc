@@ -1,4 +1,4 @@
-// A member's packets may come by any path; its results go only where a ping was answered.
+// A member's packets may come by any path. Its results go only to a path that has answered a ping.
 #include "aggregator/jobs/paths.h"
 
 #include "tests/unit/jobs/control_fixture.h"

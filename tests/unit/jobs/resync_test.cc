@@ -1,4 +1,4 @@
-// Who gives its state to whom, and how long the window waits.
+// The givers and takers of state, and how long the window waits.
 #include "tests/unit/jobs/control_fixture.h"
 
 namespace sluice::agg {

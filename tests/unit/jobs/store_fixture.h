@@ -1,4 +1,4 @@
-// A job of kind store with real shards, and what its workers send and get.
+// A job of kind store with real shards, and the packets of its workers.
 #pragma once
 
 #include "tests/unit/jobs/control_fixture.h"
@@ -17,7 +17,7 @@ class StoreJob : public ControlTest {
     one.join.store.bound = bound;
     return one;
   }
-  // Both have joined, and all parameters are 10.
+  // Both ranks have joined, and all parameters are 10.
   void start(Step bound) {
     shards.emplace(kTestShards);
     for (std::uint16_t rank : {0, 1}) {
@@ -65,7 +65,7 @@ class StoreJob : public ControlTest {
                            .need = need,
                            .own = own});
   }
-  // What the shard knows of the worker's push or pull.
+  // The shard's answer to a probe for a push or pull.
   wire::Answer probe(const Worker& from, std::uint32_t block, StreamId stream, Step step,
                      std::uint64_t want = 0) {
     arrived.clear();
@@ -94,7 +94,7 @@ class StoreJob : public ControlTest {
     }
     return all;
   }
-  // Whatever the shards and the control side have to tell each other takes a few ticks.
+  // A few ticks: time for all messages between the shards and the control side.
   void exchange() {
     for (int round = 0; round < 4; ++round) pass(50 * kMillisecond, speakers());
   }

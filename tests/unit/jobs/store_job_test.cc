@@ -1,5 +1,5 @@
-// Jobs of kind store: what a join may ask for, and pushes and pulls through real shards while ranks
-// die and come.
+// Jobs of kind store: the limits of a join, and pushes and pulls through real shards while ranks
+// die and join.
 #include "tests/unit/jobs/store_fixture.h"
 
 namespace sluice::agg {

@@ -1,4 +1,4 @@
-// Stores that outlive their workers, and stores that nobody gives initial values.
+// Stores that outlive their workers, and stores without initial values.
 #include <functional>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// The control side with real shards: what a loss, a return and a resync do to the steps.
+// The control side with real shards: the effect of a loss, a return and a resync on the steps.
 #include "tests/unit/jobs/control_fixture.h"
 
 namespace sluice::agg {

@@ -60,7 +60,7 @@ class Metrics : public agg::ControlTest {
     return {};
   }
 
-  // The value of the row with all these labels, or nothing.
+  // The value of the row with all these labels, if there is one.
   static std::optional<double> value(const Families& families, const std::string& name,
                                      const std::map<std::string, std::string>& labels = {}) {
     const MetricFamily* family = find(families, name);
@@ -75,7 +75,7 @@ class Metrics : public agg::ControlTest {
   }
 };
 
-// Two ranks and two layers of a block, a shard each; all parameters are there.
+// Two ranks and two layers of one block, in a shard each, with all initial parameters.
 class StoreMetrics : public Metrics {
  protected:
   StoreMetrics() {

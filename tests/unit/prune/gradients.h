@@ -1,4 +1,4 @@
-// Gradients and residuals to draw thresholds from, with the plain loops that say what is right.
+// Gradients and residuals from which thresholds are drawn, with plain loops as the reference.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct Gradients {
     std::sort(all.begin(), all.end(), std::greater<>());
     return all;
   }
-  // How many leave.
+  // The number of values that leave.
   std::size_t above(float threshold) const {
     const auto all = magnitudes();
     const auto least = std::bit_cast<std::uint32_t>(threshold);
@@ -37,7 +37,7 @@ struct Gradients {
   }
 };
 
-// Heavier tails than a normal distribution's, as gradients have.
+// Values with heavier tails than a normal distribution's, as gradients have.
 inline Gradients drawn(std::size_t count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::student_t_distribution<float> gradient(4);

@@ -1,8 +1,9 @@
-// The published algorithm's mistakes in choosing k, each played to the model of it and to ours.
+// The published algorithm's mistakes in choosing k, each played to a model of the algorithm and to
+// our policies.
 //
-// Our policy `saina` is the published rule, kept for comparison, and does what the published rule
-// does: the last test here holds it to that. What a job should get is asked of `goodput`, the
-// policy that we recommend, through the production job: signs, norms, arrival times and all.
+// Our policy `saina` is the published rule, kept for comparison; the last test here holds it to
+// that rule. The other tests ask `goodput`, the policy that we recommend, for the right k, through
+// the production job: signs, norms, arrival times and all.
 #include <gmock/gmock.h>
 
 #include <algorithm>

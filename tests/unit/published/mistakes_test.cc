@@ -1,5 +1,6 @@
-// The published algorithm's mistakes with packets and slots, each played to the model of it and to
-// ours. The comments say what has to hold; the expectations on `Published` are its wrong answers.
+// The published algorithm's mistakes with packets and slots, each played to a model of the
+// algorithm and to our aggregator. The comments state the rule; the expectations on `Published` are
+// its wrong answers.
 #include <gmock/gmock.h>
 
 #include <algorithm>

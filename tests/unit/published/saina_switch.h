@@ -1,11 +1,14 @@
 // A model of SAINA's published algorithm (IEEE TSC 16(6), 2023) on SwitchML's slots (NSDI 2021).
 //
 // A pool of slots in two sets, used in turn: chunk r of a job goes to set r % 2 of the job's slot,
-// and a packet names the slot and the set, nothing else. The k-th packet of a slot completes it;
-// the result goes to every worker. A bitmap of workers filters repeated packets. With k = n the
-// other set is free when a slot completes, because each worker that has sent to this one has the
-// result of that one; with k < n it need not be, and that is where most of the mistakes come from.
-// Not a part of the product: the tests beside it show that what they ask of ours fails here.
+// and a packet names the slot and the set, nothing else. The k-th packet of a slot completes it,
+// and the result goes to every worker. A bitmap of workers filters repeated packets. With k = n the
+// other set is free when a slot completes, because each worker that has sent to this slot has the
+// result of the other. With k < n the other set need not be free, and most of the mistakes come
+// from that.
+//
+// The model is no part of the product: the tests beside it show that their demands on the product
+// fail here.
 #pragma once
 
 #include <array>
@@ -78,7 +81,7 @@ class SainaSwitch {
   void receive(const Packet& packet) {
     Slot& slot = slots_[packet.slot][packet.set];
     Slot& twin = slots_[packet.slot][1 - packet.set];
-    if (slot.seen[packet.worker]) return;  // counted already; who lost the result learns nothing
+    if (slot.seen[packet.worker]) return;  // counted already; a lost result stays lost
     slot.seen[packet.worker] = true;
     twin.seen[packet.worker] = false;
     slot.sum.resize(packet.values.size());
@@ -91,7 +94,7 @@ class SainaSwitch {
     detect(slot.sum, slots_[packet.slot][0].signs);
   }
 
-  // The results that leave now, each with the k that the register holds now.
+  // The results that leave now, each with the register's present k.
   std::vector<Result> leave() {
     for (Result& result : egress_) result.k = k();
     return std::exchange(egress_, {});
@@ -102,7 +105,7 @@ class SainaSwitch {
     std::vector<float> sum;  // empty: zero
     std::uint16_t count = 0;
     std::vector<bool> seen;
-    std::vector<bool> signs;  // of the round before; of both sets, in the first
+    std::vector<bool> signs;  // of the round before; set 0 keeps them for both
   };
 
   void detect(std::span<const float> sum, std::vector<bool>& signs) {

@@ -1,8 +1,9 @@
 // The published switch and our aggregator behind one small interface, for tests that ask the same
 // of both: jobs of one chunk, in rounds from 0.
 //
-// A test makes packets, delivers them when it likes, and looks at what leaves. A round of ours is a
-// step: the first two, which wait for everyone whatever the policy, are over when a test begins.
+// A test makes packets, delivers them in any order, and looks at the results. A round of our
+// aggregator is a step. The first two steps, which wait for all workers under every policy, are
+// over when a test begins.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,15 +43,16 @@ class Published {
     return {.slot = job, .set = round % 2, .worker = worker, .values = std::move(values)};
   }
   void deliver(const Packet& packet) { switch_.receive(packet); }
-  // What a worker does that waits too long: it sends again.
+  // The act of a worker that has waited too long: it sends its packet once more.
   void ask(std::size_t job, std::uint16_t worker, std::uint32_t round, Values values) {
     deliver(packet(job, worker, round, std::move(values)));
   }
-  // Nobody listens to it.
+  // The switch takes no reports.
   void report(std::size_t, std::uint16_t, std::uint32_t) {}
   void set_time(TimeNs) {}
 
-  // The receiver knows the slot and the set, and takes the result for the round that it waits for.
+  // The receiver knows the slot and the set, and takes the result as that of the round that it
+  // waits for.
   std::vector<Seen> leave() {
     std::vector<Seen> all;
     for (const Result& result : switch_.leave()) {
@@ -70,7 +72,7 @@ class Published {
 
  private:
   static Rule rule_of(const PolicyOptions& options) {
-    // A fixed k is a rule that never counts.
+    // A fixed k is a rule that never counts signs.
     const bool fixed = options.kind != PolicyKind::kSaina && options.kind != PolicyKind::kGoodput;
     return {.k0 = options.k,
             .sign_threshold_permille = fixed ? 1001u : options.sign_threshold_permille,
@@ -119,7 +121,7 @@ class Ours {
     ASSERT_EQ(wire::parse(packet, parsed), Verdict::kAccepted);
     shards_.shard(0).handle(parsed, false, now_);
   }
-  // What a worker does that waits too long: it asks what became of its chunk, and for the result.
+  // The act of a worker that has waited too long: it asks for its chunk's state and the result.
   void ask(std::size_t job, std::uint16_t worker, std::uint32_t round, const Values&) {
     deliver(encode(job, worker, wire::Probe{.step = step_of(round), .want = 1}));
   }

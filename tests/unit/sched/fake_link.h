@@ -1,6 +1,6 @@
-// A link for the tests of schedulers: it takes one packet at a time, and the worker learns of its
-// arrival a round trip later, if feedback was asked for. Virtual time, no loss; what recovery does
-// about losses is tested with the real session, in tests/sim.
+// A link for the tests of schedulers: it takes one packet at a time, and the worker learns of an
+// arrival a round trip later, if it asked for feedback. Virtual time, no loss; recovery is tested
+// with the real session, in tests/sim.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct Ready {
 struct Departure {
   ChunkIndex chunk = 0;
   TimeNs began_at = 0;
-  TimeNs left_at = 0;  // its last bit is on the wire
+  TimeNs left_at = 0;  // the time at which its last bit is on the wire
 };
 
 class FakeLink {
@@ -43,8 +43,8 @@ class FakeLink {
             .first_chunks = first_chunks_};
   }
 
-  // One step: pushes each tensor when it is ready, until everything has left or nothing moves.
-  // `ready` is in order of time. The clock goes on from step to step.
+  // One step: pushes each tensor when it is ready, until all have left or nothing moves. `ready` is
+  // in order of time. The clock goes on from step to step.
   std::vector<Departure> run(Scheduler& scheduler, const std::vector<Ready>& ready) {
     std::vector<Departure> log;
     const TimeNs began = now_;

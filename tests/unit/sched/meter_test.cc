@@ -1,4 +1,4 @@
-// What prophet measures about the network.
+// Prophet's measurements of the network.
 #include "client/sched/meter.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What prophet learns about when tensors become ready.
+// Prophet's profile of the times at which tensors become ready.
 #include "client/sched/profile.h"
 
 #include <gtest/gtest.h>

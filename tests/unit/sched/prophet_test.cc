@@ -1,4 +1,4 @@
-// Blocks, and the plan.
+// Prophet's blocks and its plan.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Schedules in which the appliance itself is away: its control thread or an lcore does not run for
-// a while, whatever the cause, and what was meant for it waits.
+// Schedules in which the appliance is away: its control thread or an lcore does not run for a
+// while, for any cause, and its queue waits.
 #include "tests/unit/schedules/schedule.h"
 
 namespace sluice::sim {

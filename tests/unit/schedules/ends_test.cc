@@ -1,5 +1,5 @@
-// Schedules of the end of a rank's part: early and in order, with a LEAVE that nobody hears, and in
-// the middle of a collective.
+// Schedules of the end of a rank's part: early and in order, with a LEAVE that is lost, and in the
+// middle of a collective.
 #include "tests/unit/schedules/straggling.h"
 
 namespace sluice::sim {

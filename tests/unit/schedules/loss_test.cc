@@ -1,4 +1,4 @@
-// Schedules of loss, duplication and reordering: the sums stay exact and nothing waits for long.
+// Schedules of loss, duplication and reordering: the sums stay exact and no rank waits for long.
 #include "tests/unit/schedules/schedule.h"
 
 namespace sluice::sim {

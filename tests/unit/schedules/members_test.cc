@@ -1,4 +1,4 @@
-// Schedules of members: who dies, leaves, comes back or comes twice, and what the others are told.
+// Schedules of members that die, leave, come back or come twice, and the notices to the others.
 
 #include "tests/unit/schedules/schedule.h"
 

@@ -1,5 +1,5 @@
-// Schedules of jobs whose steps one rank completes alone (k = 1): it runs ahead of the others, and
-// may die at any moment. One death never takes the job's state with it.
+// Schedules of jobs whose steps one rank completes alone (k = 1). That rank runs ahead of the
+// others and may die at any moment. One death never takes the job's state with it.
 #include <tuple>
 
 #include "tests/unit/schedules/straggling.h"

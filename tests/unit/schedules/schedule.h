@@ -1,4 +1,4 @@
-// What the named schedules share: a world without faults, and words for scripting its network.
+// The base of the named schedules: a world without faults, and words for scripting its network.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,13 +29,13 @@ class Schedule : public testing::Test {
     EXPECT_TRUE(world_->healthy()) << world_->report();
   }
 
-  // Built on first use, so that a test can change the options before.
+  // Made on first use, so that a test can change the options before.
   World& world() {
     if (!world_) world_ = std::make_unique<World>(options);
     return *world_;
   }
 
-  // Every rank has taken all its steps with the right sums, and left.
+  // Every rank has taken all its steps with the right sums and has left.
   void expect_completed(RunIndex run, TimeNs deadline) {
     const bool done = world().run_until_done(run, deadline);
     for (std::uint16_t rank = 0; rank < world().plan(run).world_size(); ++rank) {

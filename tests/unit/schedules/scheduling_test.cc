@@ -1,5 +1,5 @@
-// Schedules of the host's scheduling policies: nothing waits for ever, the link is filled, what is
-// urgent overtakes. The policies by themselves are tested in tests/unit/sched.
+// Schedules of the host's scheduling policies: no tensor waits for ever, the link is full, urgent
+// tensors overtake. tests/unit/sched has the policies alone.
 #include <algorithm>
 #include <set>
 #include <string>

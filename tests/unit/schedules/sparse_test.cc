@@ -1,4 +1,4 @@
-// Schedules of pruned gradients: what they cost on the wire, and what becomes of what was left out.
+// Schedules of pruned gradients: their cost on the wire, and the fate of the values that stay.
 #include "tests/unit/schedules/schedule.h"
 
 namespace sluice::sim {

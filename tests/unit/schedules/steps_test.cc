@@ -1,4 +1,4 @@
-// Schedules of steps: who submits what when, stragglers, tensors left out, shards that close in
+// Schedules of steps: orders of submission, stragglers, tensors left out, shards that close in
 // every order.
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-// Schedules of stragglers in jobs that sum the fastest k: how far behind, what they pull, what is
-// requeued, and that nobody waits for them.
+// Schedules of stragglers in jobs that sum the fastest k: how far behind they are, what they pull
+// and requeue, and that no other rank waits for them.
 #include <algorithm>
 #include <map>
 #include <set>

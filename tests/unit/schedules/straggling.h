@@ -1,4 +1,4 @@
-// What the schedules of jobs that tolerate stragglers share.
+// Helpers of the schedules of jobs that tolerate stragglers.
 #pragma once
 
 #include <initializer_list>
@@ -10,7 +10,8 @@ namespace sluice::sim {
 
 class Straggling : public Schedule {
  protected:
-  // `workers` ranks of which a step waits for `k`, 20 ms a step; all leave when all are done.
+  // A job of `workers` ranks. A step takes 20 ms and waits for `k` of them. All leave when all are
+  // done.
   static JobPlan fastest(std::uint16_t workers, std::uint16_t k, Step steps,
                          const std::vector<std::uint64_t>& elem_counts, LateMode late) {
     JobPlan plan = make_plan(workers, steps, elem_counts);
@@ -33,7 +34,7 @@ class Straggling : public Schedule {
     return true;
   }
 
-  // Every rank that lives has applied every step, and all have the same parameters.
+  // Every live rank has applied every step, and all have the same parameters.
   void expect_same_replicas(RunIndex run, TimeNs deadline) {
     const bool done = world().run_until_done(run, deadline);
     const JobPlan& plan = world().plan(run);

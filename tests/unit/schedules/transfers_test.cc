@@ -1,5 +1,5 @@
-// Schedules in which a transfer of state loses its source, its receiver, or both ends are at a
-// loss: nobody waits for what will not come, and a state goes to nobody else.
+// Schedules in which a transfer of state loses its source, its receiver, or both. No rank waits for
+// a state that will not come, and a state goes to no other rank.
 #include <bit>
 
 #include "tests/unit/schedules/straggling.h"

@@ -1,5 +1,5 @@
-// Schedules of a contributor that wants no result: it is done once it knows that it was counted,
-// whatever is lost or comes twice, and no result is ever sent to it.
+// Schedules of a contributor that wants no result. It is done once it knows that it was counted,
+// despite losses and duplicates, and no result is ever sent to it.
 #include "tests/unit/schedules/schedule.h"
 
 namespace sluice::sim {

@@ -1,4 +1,4 @@
-// What a store shows to operators.
+// A store's gauges for operators.
 #include <gtest/gtest.h>
 
 #include "tests/unit/store/subject.h"

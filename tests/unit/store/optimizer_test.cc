@@ -1,5 +1,5 @@
-// The updates by themselves: the same bytes on every instruction set, at any alignment and size.
-// That they are PyTorch's is for test_optimizers.py.
+// The updates alone: the same bytes on every instruction set, at any alignment and size.
+// test_optimizers.py compares them with PyTorch.
 #include "aggregator/store/optimizer.h"
 
 #include <gtest/gtest.h>

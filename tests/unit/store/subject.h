@@ -15,7 +15,8 @@ class StoreSubject {
   static constexpr std::uint16_t kElems = 16;
   TimeNs now = 1;
 
-  // A layer of one block for each entry, of so many full chunks; all parameters begin as `initial`.
+  // One layer of one block for each entry, with that number of full chunks. All parameters begin as
+  // `initial`.
   StoreSubject(agg::StoreSpec spec, const std::vector<std::uint32_t>& layer_chunks,
                std::optional<float> initial = 0.0f, std::uint16_t shard_count = 1)
       : block_chunks_(layer_chunks), shard_count_(shard_count) {
@@ -54,7 +55,7 @@ class StoreSubject {
                               .priority = static_cast<Priority>(block),
                               .now = now});
   }
-  // All answers that are to be had.
+  // All answers that the shard has now.
   std::vector<agg::StoreAnswer> answers() {
     std::vector<agg::StoreAnswer> all;
     for (auto& shard : shards_)
@@ -71,7 +72,7 @@ class StoreSubject {
     for (auto& shard : shards_) shard->remove(Rank{rank});
     work();
   }
-  // The control side's part; the first iteration of the one that joins.
+  // Acts as the control side for a rank that joins. Returns the rank's first iteration.
   Step join(std::uint16_t rank) {
     for (auto& shard : shards_) shard->hold(Rank{rank});
     work();

@@ -1,7 +1,7 @@
-"""An include against the floors does not compile: asked of the compiler, by the build's commands.
+"""An include against the floors does not compile: the compiler is asked, with the build's commands.
 
-A file of each folder is preprocessed as the build does it, but with another text: which headers of
-this repository are found is then known, and not read from a list that could be wrong.
+A file of each folder is preprocessed as the build does it, but with another text. The headers of
+this repository that the folder finds are then known, and not read from a list that could be wrong.
 """
 
 import glob

@@ -1,4 +1,4 @@
-// Well-formed bodies of packets, and how a test encodes one.
+// Well-formed bodies of packets, and the encoding of one by a test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ inline Contribution contribution() {
 }
 const Buffer kEightBytes{1, 2, 3, 4, 5, 6, 7, 8};
 
-// Of chunks 5, 6 and 9 of ten elements each: the first has 1.0 at place 3, the second nothing, the
-// last a bitmap of elements 0 to 8 with bytes that count up.
+// Chunks 5, 6 and 9, of ten elements each. The first has 1.0 at place 3, the second has no element,
+// the third is a bitmap of elements 0 to 8 with bytes that count up.
 inline constexpr std::uint64_t kSparseChunks = 0b1001100000;
 inline constexpr std::uint64_t kSparseFilled = 0b1000100000;
 inline Buffer sparse_entries() {
@@ -118,7 +118,7 @@ inline Join join() {
   return body;
 }
 
-// Of fingerprints of up to three tensors each.
+// A join with fingerprints of up to three tensors each.
 inline Join printed_join(std::uint16_t prints, std::uint32_t tensors) {
   Join body = join();
   body.tensor_count = tensors;

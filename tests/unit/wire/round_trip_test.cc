@@ -1,4 +1,4 @@
-// What is encoded is what is parsed.
+// Parsing returns the values that were encoded.
 #include <gtest/gtest.h>
 
 #include <cstring>
