@@ -1,9 +1,9 @@
-// A stranger that floods: frames of one kind from eth0 as fast as one core sends them.
+// A stranger that floods: frames of one kind from eth0 at the full speed of one core.
 //
 //     e2e_flood join|garbage|arp|echo TO_MAC TO_ADDRESS SECONDS
 //
-// Sources vary, as those of a forger do: 10.77.128.0/17, in sound frames with right checksums. Ends
-// after SECONDS or at SIGTERM and prints how many frames it sent. Needs root.
+// Source addresses vary (10.77.128.0/17), as a forger's do, in sound frames with right checksums.
+// It ends after SECONDS or at SIGTERM and prints the number of frames sent. Needs root.
 #include <arpa/inet.h>
 #include <linux/if_packet.h>
 #include <net/if.h>

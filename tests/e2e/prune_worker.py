@@ -2,9 +2,9 @@
 
     prune_worker.py FILE STEPS ELEMS SECONDS OPTIONS    OPTIONS: of sluice.Job, as JSON
 
-A step's gradient takes SECONDS. The last TAIL steps have gradients of zeros, whose order is turned
-round, so that whoever was late gets in. Leaves in FILE what this rank gave, what all steps' sums
-come to and its residual; prints one line of JSON.
+A step's gradient takes SECONDS. The last TAIL steps have gradients of zeros, and the ranks' order
+of speed is reversed there, so that late ranks get in. The rank writes its contributions, the total
+of all steps' sums and its residual to FILE, and prints one line of JSON.
 """
 
 import json

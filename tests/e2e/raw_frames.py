@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Sends or receives raw Ethernet frames on eth0 of a lab host, to see what a switch does to them.
+"""Sends or receives raw Ethernet frames on eth0 of a lab host, to show the effect of a switch on
+them.
 
     raw_frames.py send DESTINATION [--source MAC] [--tags 100,200] [--bytes N] [--count N]
     raw_frames.py receive SECONDS           # prints READY, then one JSON line a frame

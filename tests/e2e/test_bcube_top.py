@@ -1,5 +1,5 @@
-"""`top` at the pages of a BCube's real appliances: what it reads off the names of the legs' jobs,
-which the client gives them (client/bcube/relay_legs.cc). Without appliances: at the workers'."""
+"""`top` at the pages of a BCube's real appliances, by the names of the legs' jobs, which the client
+gives them (client/bcube/relay_legs.cc). Without appliances: at the workers' pages."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Every way to be wrong ends within 5 s in an error naming address, job, ranks and both values."""
+"""Every mistake ends within 5 s in an error that names address, job, ranks and both values."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Integer gradients come back exactly equal on all workers, whatever the links lose."""
+"""Integer gradients come back exactly equal on all workers, over links that lose packets."""
 
 import json
 import os

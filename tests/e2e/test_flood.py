@@ -1,4 +1,4 @@
-"""Whoever floods the appliance costs no member its job: joins, noise, ARP, pings at full rate."""
+"""A flood of joins, noise, ARP or pings at full rate costs no member its job."""
 
 import pytest
 from floods import HOSTS, KINDS, Flood, run_job

@@ -1,4 +1,4 @@
-"""Strangers, forgers and noise: each packet is counted under a reason and no sum changes."""
+"""Strangers, forgers and noise: each packet is counted under a reason, and no sum changes."""
 
 import re
 import subprocess

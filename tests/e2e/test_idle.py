@@ -1,6 +1,6 @@
-"""What wakes the worker of a port where nothing came for a while: a vhost-user guest's interrupts,
-again after another guest has taken its place, and a tap interface's own descriptor. Times are
-bench `latency`'s; here naps are counted that a packet ended."""
+"""The wake-up of a worker whose port was quiet for a while: by a vhost-user guest's interrupt, also
+after another guest has taken its place, and by a tap interface's own descriptor. The bench
+`latency` has the times; these tests count the naps that a packet ended."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""The lab itself: what its links carry, and what it leaves behind when it is ended early."""
+"""The lab: the rates of its links, and the clean-up after an early end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the planner says of a lab is what the lab measures."""
+"""The planner's prediction for a lab is the lab's measurement."""
 
 import shutil
 import statistics

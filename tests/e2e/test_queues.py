@@ -1,4 +1,4 @@
-"""A port that is offered more than it sends: shares, marks, drops and what the metrics say of them.
+"""A port that is offered more than it sends: shares, marks, drops and their metrics.
 
 Two hosts flood a third one through a port that is shaped far below what they send: class 16 (CS5)
 and best effort, class 56, which has a guaranteed share and says that it understands marks.

@@ -1,4 +1,4 @@
-"""A run that is killed whole and started again at once, under the name that the dead still hold.
+"""A run that is killed whole and started at once under the name that the dead run still holds.
 
 No port is closed in order: every rank gets SIGKILL, and the next run's ranks start at once.
 Their joins wait until the dead have not answered, without an error, and then the job runs.

@@ -1,7 +1,7 @@
-"""Sums in the order of ranks through a real appliance: the same bits whatever the links do.
+"""Sums in the order of ranks through a real appliance: the same bits over any links.
 
-The gradients are rounded at every addition, and a worker compares every element of a sum with the
-one that it takes itself, in the order of ranks.
+The gradients are rounded at every addition. A worker compares every element of a sum with its own
+sum in the order of ranks.
 """
 
 import pytest

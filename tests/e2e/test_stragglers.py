@@ -1,4 +1,4 @@
-"""PyTorch ranks that sleep, stop, die and return: all replicas end bit-identical, none waits."""
+"""PyTorch ranks that sleep, stop, die and return: all replicas end bit-identical; none waits."""
 
 import pytest
 from lab import Lab, missing

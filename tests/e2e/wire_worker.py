@@ -2,9 +2,10 @@
 
     wire_worker.py STEPS SEEDS FORMAT...     rank, address, ... from the environment
 
-A small network learns scikit-learn's handwritten digits, from a seed: once while every step waits
-for all ranks, once for the fastest, all but one, while in each step a rank drawn from the seed is
-late; its gradient is requeued. Prints one line of JSON, a list with an entry a training.
+A small network learns scikit-learn's handwritten digits, from a seed, twice. In the first training
+every step waits for all ranks. In the second each step waits for all ranks but one: a rank drawn
+from the seed is late, and its gradient is requeued. Prints one line of JSON, a list with an entry
+for each training.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Starts e2e_worker processes and collects what they say."""
+"""Starts e2e_worker processes and collects their output."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 // A plug-in for device memory without a device: late, out of order, failing, as the environment
-// says. Loaded by the production loader as libsluice_cuda.so, from SLUICE_PLUGIN_DIR.
+// says. The production loader loads it as libsluice_cuda.so from SLUICE_PLUGIN_DIR.
 //
-// SLUICE_FAKE_DEVICE is a list such as "late_us=300,fail=7,absent=pinned": what a mark stands for
-// is done up to so much later, drawn for each; the 7th copy fails, or with fail_kernel the 7th
-// kernel, or with lose it never says that it is done; this way can't be opened. Kernels run when
-// the device gets to them, in order. Any host memory will do as the device's. That of
-// sluice_fake_allocate() and of the kernels' acquire() can't be touched but by copies and kernels:
-// whatever else reads or writes it dies.
+// SLUICE_FAKE_DEVICE is a list such as "late_us=300,fail=7,absent=pinned". late_us: the work that a
+// mark stands for is done up to so much later, drawn for each mark. fail: the 7th copy fails;
+// fail_kernel: the 7th kernel fails; lose: it never reports its end. absent: this way can't be
+// opened. Kernels run in order, when the device gets to them. Any host memory will do as the
+// device's. Memory of sluice_fake_allocate() and of the kernels' acquire() is for copies and
+// kernels alone: any other read or write of it ends the process.
 #include "tests/fake_device/fake_device.h"
 
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// What the fake device's copies and its kernels share.
+// The part that the fake device's copies and its kernels share.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 
 namespace fake_device {
 
-// With the device's own access to its memory, which nobody else has.
+// Runs `work` with the device's own access to its memory.
 void as_device(const std::function<void()>& work);
 void* acquire(std::size_t bytes);
 void give_back(void* memory);
-// Started: it runs when the device gets to it, behind those before it.
+// Starts `work`: it runs when the device gets to it, after all work that was started before.
 sluice_device_mark* start(sluice_device* device, std::function<void()> kernel);
-void await(sluice_device* device);  // all that were started
-// Kernels read so much of the host's memory.
+void await(sluice_device* device);  // all work that was started
+// The bytes of the host's memory that kernels have read.
 void count_to_device(std::size_t bytes);
 
 }  // namespace fake_device

@@ -1,5 +1,5 @@
-// An appliance without a network, with one honest job whose sums are checked all the time and one
-// job whose members do whatever a fuzzer says.
+// An appliance without a network, with one honest job whose sums are always checked, and one job
+// whose members do all that a fuzzer says.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@ namespace sluice::fuzz {
 inline constexpr std::uint16_t kShards = 2;
 inline constexpr std::uint16_t kHonestRanks = 3;
 inline constexpr std::uint16_t kHostileRanks = 2;
-inline constexpr std::uint32_t kHonestChunks = 70;  // a whole block and a part: both shards
+inline constexpr std::uint32_t kHonestChunks = 70;  // a whole block and a part: on both shards
 inline constexpr std::uint16_t kHonestElems = 16;
 inline constexpr std::uint32_t kHostileChunks = 3;
-inline constexpr std::size_t kHostilePaths = 4;  // the members join by the first
+inline constexpr std::size_t kHostilePaths = 4;  // path 0 is the one by which members join
 inline constexpr char kSecret[] = "sesame";
-inline constexpr std::size_t kDrainLimit = 100'000;  // datagrams; more: something never ends
+inline constexpr std::size_t kDrainLimit = 100'000;  // datagrams; more: an endless exchange
 
 struct Membership {
   std::uint16_t job = 0;
@@ -35,37 +35,40 @@ class World {
 
   struct Way {
     std::size_t port = 0;  // 0 control, 1 + shard
-    std::size_t path = 0;  // of the fuzzer's, see kHostilePaths
+    std::size_t path = 0;  // one of the fuzzer's; see kHostilePaths
   };
-  // Any bytes, from the fuzzer. Checks that the packet is counted under exactly one verdict; that
-  // the reply is not longer unless `proven`, and for a member's only on a path that has answered.
+  // Handles any bytes from the fuzzer. Checks that the packet is counted under exactly one verdict,
+  // that the reply is not longer than the packet unless `proven`, and that a member's reply is
+  // longer only on a path that has answered.
   void receive(std::span<const std::uint8_t> bytes, Way way, bool marked, bool proven);
 
-  // The next contribution of the honest job; checks its verdict and every result that comes back.
+  // Handles the next contribution of the honest job. Checks its verdict and every result that comes
+  // back.
   void advance_honest();
-  // Carries everything between control side, shards and members, and checks what is sent: all of
-  // it, or `most` datagrams of the shards, as a network that is full takes them.
+  // Carries all messages between control side, shards and members, and checks the datagrams that
+  // leave: all of them, or `most` of the shards', as a full network takes them.
   void drain(std::size_t most = kDrainLimit);
   void pass(DurationNs duration);
-  // Whether the network brings the last packet once more; some of what is sent leaves before.
+  // Whether the network brings the last packet once more. Some datagrams leave before.
   bool comes_again();
-  // Makes the hostile job again when its members have ended it, or goes on to the next policy's.
+  // Makes the hostile job anew when its members have ended it, or goes on to the next policy's job.
   void keep_hostile_job();
 
   bool is_honest_cookie(Cookie cookie) const noexcept;
-  Step hostile_step() const noexcept;  // that the hostile job's gradients are at
+  Step hostile_step() const noexcept;  // the step of the hostile job's gradients
   const std::array<Membership, kHostileRanks>& hostile() const noexcept { return hostile_; }
-  // What a keepalive of the member may carry that comes by `path`, as `draw` says: the token that
-  // was sent there, one that was sent elsewhere, one that nobody was sent, none.
+  // The token in a keepalive of a member that comes by `path`, as `draw` says: the token that was
+  // sent there, one that was sent to another path, one that was never sent, or none.
   std::uint64_t token_to_echo(Cookie cookie, std::size_t path, std::uint64_t draw) const noexcept;
-  // The server nonce that a join from the fuzzer's address gets.
+  // The server nonce for a join from the fuzzer's address.
   bool challenge_for(const wire::Join& join, std::uint16_t rank,
                      std::uint8_t (&server_nonce)[wire::kNonceBytes]);
 
  private:
   std::uint64_t draw(std::uint64_t bound) noexcept;
   std::uint64_t counted() const noexcept;
-  // What a member's path has been sent and has shown: here it is kept, there it is computed.
+  // The ping of a member's path: the last token sent, and the answer. The appliance computes the
+  // token; this class keeps it.
   struct Shown {
     std::uint64_t token = 0;  // of the last ping
     std::uint64_t token_before = 0;
@@ -95,7 +98,7 @@ class World {
   std::uint64_t next_nonce_ = 0x9E3779B97F4A7C15;
   Step step_ = 1;
   std::uint32_t next_contribution_ = 0;  // rank-major within a step
-  std::uint64_t network_ = 1;            // what draw() goes on from
+  std::uint64_t network_ = 1;            // the state of draw()
   std::array<std::uint32_t, kHonestRanks> results_{};
   std::array<std::array<std::uint32_t, kShards>, kHonestRanks> numbers_{};
   std::map<Cookie, Paths> paths_;  // of hostile members

@@ -1,11 +1,11 @@
-"""A BCube in network namespaces: one for each worker and each switch, a `sluiced` in each of these,
-or in mode plain a Linux bridge.
+"""A BCube in network namespaces: one for each worker and each switch. A switch runs `sluiced`, or
+in mode plain a Linux bridge.
 
-`python3 -m sluice bcube plan` says which address, interface and configuration each has; a worker's
+`python3 -m sluice bcube plan` gives the addresses, interfaces and configurations. A worker's
 interface at level l is `level<l>`. With `detours` the workers forward for each other, so that each
 reaches the switches that stand in for lost ones. With `plain_network` the workers have one more
-network, `mgmt0`, for what PyTorch itself sends. With `rate_mbps` the cube's links are shaped at
-both ends, as lab.py's are.
+network, `mgmt0`, for PyTorch's own traffic. With `rate_mbps` the cube's links are shaped at both
+ends, as lab.py's are.
 
     with CubeLab(2, 2) as cube:
         cube.start_appliances(build_dir)

@@ -1,4 +1,4 @@
-"""What `./run test full` alone does: it sets SLUICE_FULL_TIER and runs one test at a time.
+"""The settings of `./run test full`: it sets SLUICE_FULL_TIER and runs one test at a time.
 
 A conftest.py imports the two hooks; then tests marked `full` are left out of the other tiers.
 """

@@ -1,8 +1,8 @@
-// Frames as bytes, and what becomes of them: (description, frame, outcome, reply).
+// Frames as bytes, and their outcomes: (description, frame, outcome, reply).
 //
-// Written by another implementation of the same RFCs, not by encode_*(), so that both can't share a
-// mistake. The appliance is 02:51:0a:4d:00:01, 10.77.0.1 and fd00::1, port 7700, two shards. The
-// outcome is a verdict's label, or the service that gets the frame, or what the host part says.
+// Another implementation of the same RFCs wrote them, not encode_*(), so that no mistake is in
+// both. The appliance is 02:51:0a:4d:00:01, 10.77.0.1 and fd00::1, port 7700, two shards. The
+// outcome is a verdict's label, the service that gets the frame, or the answer of the host part.
 #pragma once
 
 #include <string_view>

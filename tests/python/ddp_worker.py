@@ -1,4 +1,4 @@
-"""What the processes of the torch tests share: a model whose gradients are known integers."""
+"""The model of the torch tests, whose gradients are known integers."""
 
 import torch
 import torch.distributed as dist

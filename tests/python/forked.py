@@ -1,10 +1,10 @@
-"""Processes that begin with torch imported: forks of one that has done it. Importing takes a second
-of processor time, most of what a short test of a few ranks takes.
+"""Processes that begin with torch imported: forks of one that has imported it. An import takes a
+second of processor time, most of the time of a short test of a few ranks.
 
-`Forked` is a Child of the process that asks, as if it had started Python itself. The one that
-forks (this file as a program) reads a JSON line a process: script, environment, log. It forks
-twice, so that the kernel gives the process to the one that asked, which says for that moment that
-it takes orphans. It has no thread and has imported nothing of sluice.
+`Forked` is a child of the process that asks, as if it had started Python itself. The forking
+process (this file as a program) reads a JSON line for each process: script, environment, log. It
+forks twice, so that the kernel gives the process to the one that asked, which declares for that
+moment that it takes orphans. The forking process has no thread and has imported nothing of sluice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small GPT, and the training script that everybody writes around one, with all its options."""
+"""A small GPT, and the usual training script around one, with all its options."""
 
 import contextlib
 import hashlib

@@ -1,7 +1,7 @@
 """A job without a network, for tests of sluice.torch.overlap: results land as late as they can.
 
-A submitted tensor is NaN until it is waited for; so whatever uses it, or a parameter made of it,
-too early does not go unseen. The average is the tensor itself, as in a job of one rank.
+A submitted tensor is NaN until the script waits for it, so an early use of it, or of a parameter
+made of it, shows. The average is the tensor itself, as in a job of one rank.
 """
 
 import ctypes

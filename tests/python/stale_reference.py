@@ -1,8 +1,8 @@
-"""Trainings with StaleSynchronous and bound 0, against what one process computes for all ranks.
+"""Trainings with StaleSynchronous and bound 0, against one process that computes for all ranks.
 
     stale_reference.py STEPS
 
-trains as one rank of the launcher's environment and prints a line of JSON: what outcomes() says.
+trains as one rank of the launcher's environment and prints outcomes() as a line of JSON.
 """
 
 import json

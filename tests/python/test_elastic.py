@@ -1,4 +1,4 @@
-"""Ranks that torchrun starts on several nodes: one run id a round, whatever the nodes count."""
+"""Ranks that torchrun starts on several nodes: one run id a round, for any count of the nodes."""
 
 import datetime
 import itertools

@@ -1,4 +1,4 @@
-"""How a sluice.Job ends, and what it says to mistakes: leaves, timeouts, arguments, Ctrl-C."""
+"""The ends of a sluice.Job, and its answers to mistakes: leaves, timeouts, arguments, Ctrl-C."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A worker's own page of metrics, and what `python3 -m sluice top` shows of several."""
+"""A worker's own page of metrics, and the view of several in `python3 -m sluice top`."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What `python3 -m sluice top` says of a parameter store."""
+"""The lines of `python3 -m sluice top` about a parameter store."""
 
 import re
 

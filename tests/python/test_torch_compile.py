@@ -1,7 +1,7 @@
 """torch.compile in every place and order: plain DDP's bits with attach() and with overlap().
 
-On a GPT with tied weights, over a job whose results land late: what compiled code reads too early
-is NaN. The backend "eager" runs the traced graphs as they are, so bits must not change.
+On a GPT with tied weights, over a job whose results land late: a tensor that compiled code reads
+too early is NaN. The backend "eager" runs the traced graphs as they are, so bits must not change.
 """
 
 import functools

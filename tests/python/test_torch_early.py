@@ -1,5 +1,5 @@
-"""StaleSynchronous with push_at='backward': what leaves in a backward, what at step(), and why;
-and what goes first."""
+"""StaleSynchronous with push_at='backward': the pushes that leave in a backward, those that wait
+for step(), the reasons, and the order."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""How the ranks of a solo_group() come to the same end."""
+"""The ranks of a solo_group() come to the same end."""
 
 import pytest
 import ranks

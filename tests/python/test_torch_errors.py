@@ -1,4 +1,4 @@
-"""What a training engineer reads when something is wrong, and how soon."""
+"""The errors that a training engineer reads, and how soon they come."""
 
 import signal
 import time

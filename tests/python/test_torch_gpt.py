@@ -1,5 +1,5 @@
-"""The training script that everybody writes, in all its variants: the same bits on all ranks, and
-those of plain DDP where sums of two have only one order."""
+"""The usual training script in all its variants: the same bits on all ranks, and plain DDP's bits
+where a sum of two has only one order."""
 
 import pytest
 import ranks

@@ -1,4 +1,4 @@
-"""What ranks agree on when they attach: which model, under which number, in which group."""
+"""The agreement of ranks when they attach: on the model, its number, and its group."""
 
 import pytest
 import ranks

@@ -1,4 +1,4 @@
-"""Which models attach() and overlap() take, and what they say of the others."""
+"""The models that attach() and overlap() take, and the errors for the others."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""What overlap() cannot do, its errors, and its end; results land late, as before."""
+"""The limits of overlap(), its errors, and its end. Results land as late as they can."""
 
 import os
 import subprocess

@@ -1,6 +1,5 @@
-"""Loops of every shape under overlap() against the same under attach(), bit for bit; among them
-those that change or read parameters between optimizer.step() and the next forward through
-references that were taken earlier."""
+"""Loops of every shape under overlap() against the same under attach(), bit for bit. Some change or
+read parameters between optimizer.step() and the next forward through older references."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""overlap() against attach() in loops drawn from a seed: whatever a script does between steps."""
+"""overlap() against attach() in loops drawn from a seed, with any calls between the steps."""
 
 import copy
 import random

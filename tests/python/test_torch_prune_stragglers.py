@@ -1,5 +1,5 @@
 """Pruned gradients where a rank is late, by rules with thresholds of their own, through a real
-appliance: no replica parts, and what is kept follows a rate that changes while steps are missed."""
+appliance: replicas stay equal, and residuals follow a rate that changes during missed steps."""
 
 import pytest
 import ranks

@@ -1,4 +1,4 @@
-"""What travels to a rank that needs a state: values come back bit for bit, and run no code."""
+"""The state that travels to a rank: values come back bit for bit, and run no code."""
 
 import collections
 import struct

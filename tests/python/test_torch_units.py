@@ -1,4 +1,4 @@
-"""What is kept of gradients counts for as much whatever the rate and the scale of the loss become.
+"""Residuals count for as much after any change of the rate and of the scale of the loss.
 
 One rank over an appliance in this process. Gradients are small integers, rates and scales powers of
 two: sums are exact, and == compares.

@@ -1,4 +1,5 @@
-"""Training with gradients that travel at a loss, through a real appliance: as good as float32."""
+"""Training with gradients that are rounded on the wire, through a real appliance: as good as
+float32."""
 
 import pytest
 import ranks

@@ -1,4 +1,4 @@
-"""The Chrome trace: what real jobs leave behind, and `python3 -m sluice trace`, which joins it."""
+"""The Chrome trace: the files of real jobs, and `python3 -m sluice trace`, which joins them."""
 
 import collections
 import json

@@ -1,4 +1,4 @@
-"""What operators look at, over a real appliance and a real job: `top`, and the Grafana dashboard.
+"""The operators' views, over a real appliance and a real job: `top`, and the Grafana dashboard.
 
 The dashboard's queries run on a real Prometheus server that scrapes the appliance: names that do
 not exist, labels that do not match and panels without data are found without Grafana.

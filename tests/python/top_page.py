@@ -1,4 +1,4 @@
-"""What an appliance's metrics page says of a job, and what `top` makes of such pages."""
+"""An appliance's metrics page about a job, and the reading of such pages by `top`."""
 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console

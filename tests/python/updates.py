@@ -1,4 +1,4 @@
-"""How near to PyTorch's optimizers those of the store are, one update at a time.
+"""The distance of the store's optimizers from PyTorch's, one update at a time.
 
 Gradients depend on parameters, so over many updates the last bits grow to any size. Each update is
 therefore compared alone: PyTorch's begins at what the store had.
