@@ -247,9 +247,9 @@ TEST_P(BcubeReturns, WhatStandsInMayDieAtRest) {
   }
 }
 
-// A worker that is through leaves; a cable that dies just then leaves another without the last
-// averages, which nobody has any more where its lanes move to. It does not wait, and is told who
-// left. Whoever has its averages is not concerned.
+// A worker that is done leaves. A cable that dies just then leaves another worker without the last
+// averages, which are lost at the switches that its lanes move to. That worker does not wait, and
+// its error names the one that left. Workers that have their averages are not concerned.
 TEST_P(BcubeReturns, WhoLacksWhatALeaverHadIsToldSo) {
   BcubeOptions options = options_of_returns();
   options.compute_max_ns = 0;

@@ -38,7 +38,7 @@ TEST_P(BcubeShapes, SumsAreExactUnderFaultsOfCables) {
   }
 }
 
-// Whoever gets a corrupt frame drops it; of a train, all frames are lost.
+// The receiver drops a corrupt frame; of a train, all frames are lost.
 TEST_P(BcubeShapes, SumsAreExactWhereFramesAreCorruptedAndTrainsLost) {
   BcubeOptions options = options_of(GetParam());
   options.link = {

@@ -240,7 +240,7 @@ void BcubeWorld::pass(std::uint32_t link, const Address& address, FrameIndex fra
   links_[link].link.send(frame, pool_, random_, events_, now);
 }
 
-// Whoever is at the end of a cable drops what is corrupt.
+// The receiver at the end of a cable drops a corrupt frame.
 void BcubeWorld::arrive(std::uint32_t link, FrameIndex frame, TimeNs now) {
   links_[link].link.arrived();
   wire::Frame view;

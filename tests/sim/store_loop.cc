@@ -35,7 +35,7 @@ bool StoreLoop::expect_ok(const Status& status, const char* what) {
   return status.ok();
 }
 
-// Whoever might be lost must not be the only one with the initial values.
+// A worker that might be lost must not be the only one with the initial values.
 void StoreLoop::start() {
   client::Store& store = *worker_.session().store();
   iteration_ = store.clocks(0).pushed + 1;

@@ -80,7 +80,7 @@ class Verdicts {
            !someone_is_through() &&
            (!swarm_.death->then_server || failed_ns < world_.then_died_ns());
   }
-  // Who has left gives nothing to others any more, and is missed.
+  // A server that has left gives nothing to others any more, and is missed.
   bool someone_is_through() const {
     for (std::uint32_t server = 0; server < world_.bcube().servers(); ++server)
       if (world_.is_through(server) && swarm_.death->parts.front().kind != Part::Kind::kServer)

@@ -111,7 +111,7 @@ void Losses::watch(Rank rank, std::uint32_t attempts) {
 }
 
 // The last rank of the job ended for want of a state that nobody has any more. Its launcher starts
-// all ranks anew, from a checkpoint: who returns meanwhile would found the job and wait for them.
+// all ranks anew, from a checkpoint: a rank that returned before would found the job and wait.
 bool Losses::given_up() const {
   bool wanting = false;
   for (std::uint16_t rank = 0; rank < job_.plan.world_size(); ++rank) {
@@ -129,19 +129,20 @@ DurationNs Losses::longest_ns() const {
   return longest_ns;
 }
 
-// Who was cut off for long gives the appliance up; who was replaced while it was frozen is told so;
-// who is behind and alone has nobody to ask.
+// Whether a failure is right. A rank that was cut off for long gives the appliance up. A frozen
+// rank whose place another process took is told so. A rank that is behind and alone has nobody to
+// ask.
 bool Losses::excused(const Worker& worker) const {
-  // Two ranks always have the last steps: one loss never takes them, whoever it is. Two do that
+  // Two ranks always have the last steps: one loss never takes them. Two do that
   // strike before the control side has seen the first (seed 970010710).
   if (needs_state(worker))
     return most_unseen_ >= 2 || (struck_ >= 2 && job_.losses.size() + 1 >= job_.plan.world_size());
   const Loss* loss = loss_of(worker.identity.rank);
   if (loss == nullptr) return false;
-  // Of a store: whoever was given up is out.
+  // Of a store: a process that was given up is out.
   if (worker.plan.is_store())
     return loss->kind == LossKind::kCutOff || loss->kind == LossKind::kFrozen;
-  // Collectives have no resync: whoever was away for more of them than are kept cannot go on.
+  // Collectives have no resync: a rank that was away for more of them than are kept cannot go on.
   const bool away = loss->kind == LossKind::kCutOff || loss->kind == LossKind::kFrozen;
   if (away && worker.failure().message().find("went on without it") != std::string::npos)
     return true;

@@ -27,7 +27,7 @@ void draw_absences(Random& random, SwarmOptions& options) {
     absence.duration_ns = random.between(absence.duration_ns / 4, absence.duration_ns);
     options.absences.push_back(absence);
   }
-  // Whoever waits for the appliance for less than it is away gives it up, and rightly so.
+  // A session with a timeout below the appliance's absence would give it up, and rightly so.
   for (SwarmJob& job : options.jobs) {
     job.plan.session.connect_timeout_ns += options.absent_ns();
     job.plan.session.silence_timeout_ns += options.absent_ns();

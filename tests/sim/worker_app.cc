@@ -50,7 +50,7 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
       break;
     case Kind::kStateUnwanted: state_wanted_ = false; break;
     case Kind::kStateSent:
-      std::fill(given_.begin(), given_.end(), kUntouched);  // whoever still reads it is found out
+      std::fill(given_.begin(), given_.end(), kUntouched);  // a late read of it shows
       given_ = {};
       break;
     case Kind::kStateReceived: on_state_received(event); break;
@@ -103,7 +103,7 @@ void Worker::on_fell_behind(const client::Event& event) {
   if (phase_ == Phase::kSubmitting || phase_ == Phase::kStep) phase_ = Phase::kNext;
 }
 
-// Whoever has pushed all waits for the others, reads what they have come to, and leaves.
+// A worker that has pushed all waits for the others, reads the final parameters, and leaves.
 bool Worker::advance_store(TimeNs now) {
   if (failed_ || left_) return false;
   const bool busy = store_->advance(now);

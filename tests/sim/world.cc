@@ -223,7 +223,7 @@ void World::on_shard_heard(std::uint16_t port, const wire::Packet& packet) {
 
 void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
                           std::span<const std::uint8_t> bytes, const agg::Job* store) {
-  // Whoever it was sent to, also by a path that is no more: the numbers of a flow have no gaps.
+  // For every receiver, also by a path that is gone: the numbers of a flow have no gaps.
   const std::size_t index = index_behind(port, rebound_);
   const Worker* worker = index < workers_.size() ? workers_[index].get() : nullptr;
   wire::Packet packet;

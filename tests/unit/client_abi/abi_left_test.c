@@ -1,5 +1,5 @@
-/* What pruning leaves behind, asked for and told from C. Prints the first broken expectation and
- * exits 1. */
+/* The values that pruning leaves behind, by a call and in the log, from C. Prints the first broken
+ * expectation and exits 1. */
 #include <math.h>
 #include <sluice/sluice.h>
 #include <stdio.h>

@@ -155,7 +155,8 @@ TEST(CubeJobs, TakeTheirRanksOfTheirDigitsAndTheWorldSizeOfTheirShape) {
     });
 }
 
-// With whoever gives the appliance's own address, and with all that an appliance can do.
+// Together with ranks that give the appliance's own address, and with all functions of an
+// appliance.
 TEST(CubeJobs, OfOneSwitchThatSumsAreOrdinaryJobs) {
   const Cube cube{3, 1, "onebox"};
   on_every_rank(3, [&](std::uint32_t rank) {

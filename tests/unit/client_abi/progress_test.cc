@@ -263,8 +263,8 @@ TEST_F(ProgressTest, TheLockIsFreeInEveryCallOfTheTransportEverySleepAndEveryCal
   EXPECT_EQ(free_at_.held(), std::set<std::string>());
 }
 
-// With the lock for as long as a burst takes, a call lasts as long as that: the thread that goes
-// through the burst lets in whoever waits after each datagram of it.
+// A call would last as long as a burst if the progress thread held the lock for all of it. So the
+// thread lets waiting callers in after each datagram.
 TEST(SessionMutex, ACallWaitsForOneDatagramAndNotForTheBurst) {
   SessionMutex mutex;
   std::atomic<bool> holds{false}, called{false};

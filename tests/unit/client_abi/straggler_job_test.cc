@@ -130,8 +130,8 @@ class Trainee {
   std::uint32_t resyncs_ = 0;
 };
 
-// Ranks that are where the test wants them. All of them go on until all are there, because whoever
-// is behind may need the state of another.
+// Ranks that are where the test wants them. All of them go on until all are there, because a rank
+// that is behind may need another's state.
 class Finish {
  public:
   bool everybody(bool& mine, bool there) {

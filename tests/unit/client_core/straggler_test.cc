@@ -139,7 +139,7 @@ TEST(Straggler, ReportsEachFinishedGradientOnceAlsoWhenItSendsNone) {
   EXPECT_EQ(reports[0].body<wire::Finished>().step, 1u);
   EXPECT_EQ(reports[0].body<wire::Finished>().flow.flags & wire::kFlagNil, 0);
   EXPECT_EQ(reports[0].port_offset, 1);
-  // The step was complete with fewer than two: who has come to the next one matters.
+  // The step was complete with fewer than two ranks, so arrivals at the next one are reported.
   EXPECT_EQ(reports[1].body<wire::Finished>().step, 2u);
   EXPECT_EQ(reports[1].body<wire::Finished>().flow.flags, wire::kFlagNil);
   EXPECT_EQ(reports[1].port_offset, 1);

@@ -205,7 +205,7 @@ TEST(SparseShard, TheMostUrgentOfItsChunksSaysHowUrgentAPacketIs) {
   EXPECT_EQ(sent[0].packet.feedback().priority, 4);
 }
 
-// In the order of ranks, whoever comes first and in whatever form.
+// In the order of ranks, for every order of arrival and every form.
 TEST(SparseShard, ReproducibleSumsAreThoseOfTheDenseForm) {
   const float thirds[] = {1.0f / 3, 1e7f / 3, -1e-3f / 7};
   std::vector<std::vector<float>> results;

@@ -270,7 +270,7 @@ class Explorer {
       for (std::size_t shard = 0; shard < config_.shard_count; ++shard) {
         const std::size_t index = step - kFirstStep;
         const std::uint8_t held = config_.shard_count == 1 ? kBoth : bit(shard);
-        // Who has them all has nothing to ask for.
+        // A worker that has all results has nothing to ask for.
         if ((worker.seen[index] & held) == held) continue;
         ensure_loaded();
         const ProbeAnswer answer = subject_.probe(rank, step, shard);

@@ -60,7 +60,7 @@ TEST(Checksum, LosesNoCarryHoweverManyBytes) {
   agg::force_fold_target("");
 }
 
-// Every field, its upper bits too: whoever adds one finds this test failing.
+// Every field, its upper bits too: a new field makes this test fail.
 TEST(Checksum, OfAFlowsNumbersFollowsFromThem) {
   const std::vector<std::uint8_t> bytes = random_bytes(sizeof(FeedbackHeader));
   FeedbackHeader header;

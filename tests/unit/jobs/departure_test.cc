@@ -86,7 +86,7 @@ TEST_F(Leave, OfAFinishedMemberIsStoredBeforeTheShardsAreTold) {
   EXPECT_EQ(only_job()->members[1].left_from[0].load(), kNoStep);
 }
 
-// No step of a synchronous job is complete without it, and whoever begins one is told.
+// No step of a synchronous job is complete without the rank, and a rank that begins one is told.
 TEST_F(Leave, InOrderEndsASynchronousJobWhenAnotherRankGoesOn) {
   auto workers = running_job(3);
   Job* job = commands[0].job;

@@ -172,7 +172,7 @@ TEST_P(HostileHints, forged_beside_heavy_loss_kill_nobody) {
   for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 150 * kSecond;
   const RunIndex run = world().add_run(plan);
   ASSERT_TRUE(world().run_until([&] { return all_started(run); }, 60 * kSecond));
-  // Whoever is not on the path knows everything of a member but its cookie.
+  // A stranger off the path may know everything of a member but its cookie.
   for (TimeNs at = world().now(); at < 290 * kSecond; at += 50 * kMillisecond)
     world().at(at, [&] {
       for (std::uint16_t rank = 0; rank < 4; ++rank)

@@ -163,8 +163,8 @@ TEST_F(Members, a_restart_in_mid_run_ends_the_job_instead_of_mixing_parameters) 
   expect_words(late.failure().message(), {"step 2", "mid-run"});
 }
 
-// The first collectives are over or under way, step 1 is not: whoever takes a rank then repeats
-// them.
+// The first collectives are over or under way, step 1 is not over: a process that takes a rank then
+// repeats them.
 class RestartedEarly : public Members, public testing::WithParamInterface<std::uint16_t> {
  protected:
   RestartedEarly() {

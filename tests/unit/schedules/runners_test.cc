@@ -46,8 +46,8 @@ TEST_F(Runner, is_not_held_by_a_rank_at_half_its_pace) {
   EXPECT_EQ(world().worker(run, 1).resyncs(), 0u);
 }
 
-// Whoever would leave the window is waited for: it needs no state of another, which would hold the
-// window for longer.
+// The step waits for a rank that is about to leave the window. Otherwise that rank would need
+// another's state, and the transfer would hold the window for longer.
 TEST_F(Runner, waits_for_the_last_other_rank_that_is_about_to_leave_the_window) {
   const RunIndex run = world().add_run(with_a_runner(2, 40, 60 * kMillisecond, LateMode::kDrop));
   expect_same_replicas(run, 10 * kSecond);

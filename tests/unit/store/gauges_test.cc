@@ -74,7 +74,7 @@ TEST(StoreGauges, PullsThatWaitShowHowManyOfWhichLayerAndSinceWhen) {
   EXPECT_EQ(gauges.parked[1].ever.read(), 1u);
   EXPECT_EQ(gauges.oldest_parked_ns.load(), 2000);
   EXPECT_EQ(gauges.waits.sum_ns(), 20'000u);
-  store.remove(0);  // whoever held the oldest
+  store.remove(0);  // the rank of the oldest one
   EXPECT_EQ(gauges.oldest_parked_ns.load(), 3000);
   store.pull(1, 0, 2);  // another one in its place waits anew
   EXPECT_EQ(gauges.oldest_parked_ns.load(), 21'000);

@@ -42,7 +42,7 @@ TEST(StoreMembers, WhatADeadMemberPushedCountsInTheChunksThatHaveIt) {
   EXPECT_EQ(store.value(1), 8);
 }
 
-// Whoever may join can come, push and die for as long as another member holds the clock.
+// A process may join, push and die any number of times while another member holds the clock.
 TEST(StoreMembers, APlaceThatIsTakenAgainAndAgainAtOneClockLeavesTheMeanThatOfAllPushes) {
   for (const bool in_rank_order : {false, true}) {
     StoreSpec spec = spec_of(2, 0);
