@@ -1,5 +1,5 @@
-// What the pipeline bench compares the appliance with: the least code that could do the sum, in the
-// appliance's numbers and in those of a host that stands in for a programmable switch.
+// The bare loops of the pipeline bench: the least code that could do the sum, in the appliance's
+// number format and in that of a host that stands in for a programmable switch.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -25,7 +25,7 @@ void check_result(const std::uint8_t* payload, std::size_t chunk) {
   }
 }
 
-// The sums as the appliance takes them.
+// Sums in float32, as the appliance's.
 struct Floats {
   using Value = float;
   static void store(float* acc, const std::uint8_t* payload) {
@@ -42,8 +42,8 @@ struct Floats {
   }
 };
 
-// As they are taken where a host stands in for a programmable switch: fixed-point numbers in
-// network order, one after the other. The bytes are the same, read as integers.
+// Sums as of a host in place of a programmable switch: fixed-point numbers in network order, one
+// after the other. The bytes are the same, read as integers.
 struct BigEndianIntegers {
   using Value = std::uint32_t;
   static std::uint32_t load(const std::uint8_t* from) {
@@ -71,8 +71,8 @@ struct BigEndianIntegers {
   }
 };
 
-// The least that does the same sum: no checks, no queues, the chunk's number read in place, results
-// from a header made beforehand. Same bytes in and out.
+// The least code that does the same sum: no checks, no queues, the chunk's number read in place,
+// results behind a header made beforehand. Bytes in and out are the same.
 template <class Numbers>
 class Bare {
  public:
@@ -132,7 +132,7 @@ class Bare {
   const std::uint8_t* last_result_ = nullptr;
 };
 
-// The port's own cost: the frames are patched and looked at, nothing else.
+// The port's own cost: the frames are only patched and looked at.
 struct PortAlone {
   std::size_t run_step(ReplayPort& port) {
     std::array<FrameBytes, kBurst> frames;

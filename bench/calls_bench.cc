@@ -1,14 +1,14 @@
-// How long the calls take that an application makes beside full traffic: submit(), wait() with
-// timeout 0, end_step().
+// The duration of an application's calls beside full traffic: submit(), wait() with timeout 0,
+// end_step().
 //
-//   bench_calls RANKS TENSORS BYTES STEPS
+//     bench_calls RANKS TENSORS BYTES STEPS
 //
 // Ranks are threads of this process over an in-process appliance, which is the worst case for the
 // session's lock: no system call of a transport keeps the progress thread away from it. Each step
 // submits every tensor of BYTES bytes, ends the step and polls each tensor until it is done. The
-// first step of ten is not counted. Prints one line of JSON: nanoseconds of rank 0's calls, p50,
-// p99 and how many; of those over 3 us, in how many the caller slept (for the lock) and in how many
-// more it lost its core to another thread; and the wall time of all counted steps.
+// first step of ten is not counted. Prints one line of JSON: nanoseconds of rank 0's calls (p50,
+// p99, count); the number of calls over 3 us in which the caller slept (for the lock), and of
+// further ones in which it lost its core to another thread; and the wall time of all counted steps.
 #include <sys/resource.h>
 
 #include <algorithm>

@@ -1,10 +1,10 @@
-// What classing one forwarded frame costs, by the operator's rules. The bench `switch` runs it.
+// The cost of classing one forwarded frame by the operator's rules. The bench `switch` runs it.
 //
-// Frames: 256 of UDP and TCP over IPv4 and IPv6 from many addresses and ports, one in eight a
+// 256 frames of UDP and TCP over IPv4 and IPv6 from many addresses and ports, one in eight a
 // contribution for another appliance, headers in the first-level cache as after a receive burst's
-// prefetch. Counted: from the bytes of a frame to its class, parse_ethernet() included because the
-// switch needs it anyway; the row "ethernet" is that alone. No rule fits in the rows "ports" and
-// "prefixes": their worst case.
+// prefetch. The time is from the bytes of a frame to its class. It includes parse_ethernet(), which
+// the switch needs anyway; the row "ethernet" is that function alone. No rule fits in the rows
+// "ports" and "prefixes": their worst case.
 #include <benchmark/benchmark.h>
 
 #include <array>

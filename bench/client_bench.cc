@@ -1,15 +1,15 @@
-// What a session over UDP costs its worker, beside the barest sender and receiver.
+// The cost of a session over UDP to its worker, beside the barest sender and receiver.
 //
-//   bench_client session|session-one|raw|raw-stored|raw-single TENSORS BYTES STEPS
+//     bench_client session|session-one|raw|raw-stored|raw-single TENSORS BYTES STEPS
 //
 // session: one rank of a job, TENSORS float32 tensors of BYTES bytes a step, over 127.0.0.1 to an
-// appliance in a child process. session-one: the same, but only the first tensor is submitted; the
-// others cost a packet for 64 chunks. raw: as many datagrams of the same lengths, gathered from the
-// same amount of memory into trains (UDP_SEGMENT, UDP_GRO), to a child that sends as many back;
-// nothing looks into them, nothing is averaged, nothing is written but the receive buffer.
-// raw-stored: each payload is copied to where one was sent from, as any sum must be. raw-single:
-// without trains. The first step of five is not counted. Prints one line of JSON: the worker
-// process's CPU time in ns, split as the kernel does, datagrams sent, wall time in seconds.
+// appliance in a child process. session-one: the same, with only the first tensor submitted; the
+// others cost a packet for 64 chunks. raw: datagrams of the same number and lengths, gathered from
+// the same amount of memory into trains (UDP_SEGMENT, UDP_GRO), to a child that sends as many back;
+// no payload is read, averaged or written beyond the receive buffer. raw-stored: each payload is
+// copied to the place of one that was sent, as any sum must be. raw-single: without trains. The
+// first step of five is not counted. Prints one line of JSON: the worker process's CPU time in ns,
+// split as the kernel does, datagrams sent, wall time in seconds.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <signal.h>

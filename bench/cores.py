@@ -1,4 +1,4 @@
-"""What the processors did: all of them, and one process."""
+"""The processors' time: of all of them, and of one process."""
 import os
 
 

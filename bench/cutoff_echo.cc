@@ -1,8 +1,8 @@
-// A bare echo on a vhost-user socket, for the benches cutoff and local: what comes in goes out, one
-// core, busy. The same driver, ring sizes and burst as sluiced's vhost-user ports, and nothing
-// else; or, with a number of ranks, the least that could sum what they send.
+// A bare echo on a vhost-user socket, for the benches cutoff and local: every frame goes back, from
+// one busy core. It has the driver, ring sizes and burst of sluiced's vhost-user ports, and nothing
+// else; or, with a number of ranks, the least code that could sum their frames.
 //
-//   bench_cutoff_echo SOCKET CPU [RANKS]      (ends on SIGTERM)
+//     bench_cutoff_echo SOCKET CPU [RANKS]      (ends on SIGTERM)
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>

@@ -1,9 +1,9 @@
-// The workers of the cutoff bench: all ranks of one job, reduced to what they put on the wire,
-// behind one virtio-user port of the client's own DPDK plug-in.
+// The workers of the cutoff bench: all ranks of one job, reduced to their packets, behind one
+// virtio-user port of the client's own DPDK plug-in.
 //
-// They join as any worker does, keep themselves alive when told to, and write contributions and
-// read results one frame at a time. They recover nothing: on shared memory nothing is lost, and a
-// bench that lost a frame must say so. One thread.
+// They join as any worker does, send keepalives when told to, and write contributions and read
+// results one frame at a time. They recover nothing: on shared memory nothing is lost, and a lost
+// frame ends the bench with a message. One thread.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ struct FrameBuffer {
   sluice_dpdk_frame view() noexcept { return {bytes.data(), size, 0, nullptr}; }
 };
 
-// What the appliance sent, if it is a result.
+// A frame of the appliance, if it is a result.
 struct SeenResult {
   Step step = 0;
   ChunkIndex chunk = 0;
@@ -50,14 +50,14 @@ class CutoffWorkers {
 
   // Joins every rank; ends the process with a message when the appliance refuses or stays silent.
   void join_all();
-  // One keepalive a rank.
+  // Sends one keepalive for each rank.
   void keep_alive();
 
   // Writes the contribution of `rank` into `frame`: its number in the flow is the next one.
   void write_contribution(FrameBuffer& frame, std::uint16_t rank, Step step, ChunkIndex chunk);
   void send(std::span<const sluice_dpdk_frame> frames);
-  // Reads one burst; results go to `seen`, everything else is for the house. Returns the time at
-  // which the burst was there, 0 when there was none.
+  // Reads one burst. Results go to `seen`; the workers handle all other packets. Returns the time
+  // at which the burst was there, 0 without a burst.
   TimeNs receive(std::vector<SeenResult>& seen);
 
  private:
@@ -69,9 +69,9 @@ class CutoffWorkers {
   const sluice_dpdk_plugin& plugin_;
   sluice_dpdk_port* const port_;
   const CutoffJob job_;
-  std::vector<wire::Join> requests_;      // a rank
-  std::vector<wire::Sender> identities_;  // a rank; cookie 0 before it has joined
-  std::vector<std::uint32_t> numbers_;    // of packets sent, a rank
+  std::vector<wire::Join> requests_;      // by rank
+  std::vector<wire::Sender> identities_;  // by rank; cookie 0 before it has joined
+  std::vector<std::uint32_t> numbers_;    // of packets sent, by rank
   std::vector<std::uint8_t> payload_;
 };
 

@@ -5,7 +5,7 @@ momentum), trained by real PyTorch ranks in labs (tests/lab), one host and one t
 
   gloo     plain DDP over the kernel's bridge, as in the allreduce bench
   plain    sluice.torch.attach(), over sluiced on af_packet ports
-  overlap  sluice.torch.overlap(), likewise
+  overlap  sluice.torch.overlap(), over the same
 
 at rates of the links that make the network the bottleneck, that make communication and computing
 about equal (the RESULT line is of this one), and that make computing the bottleneck. All sides use

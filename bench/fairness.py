@@ -1,4 +1,4 @@
-"""The fairness bench: what a small job's chunk waits beside a member that probes at line rate.
+"""The fairness bench: the wait of a small job's chunk beside a member that probes at line rate.
 
 In virtual time: a model of one lcore's loop (dataplane/dpdk/worker.cc) around the production shard.
 A loop receives up to 32 packets from each port, sends what SendBudget allows, and flushes; every

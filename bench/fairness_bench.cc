@@ -1,5 +1,5 @@
-// How long a small job's chunk takes beside a member of another job that probes at line rate, in
-// virtual time, for the fairness bench: one line a row. fairness.py says what the figures mean.
+// The latency of a small job's chunk beside a member of another job that probes at line rate, in
+// virtual time, for the fairness bench: one line a row. fairness.py explains the figures.
 #include <algorithm>
 #include <array>
 #include <cmath>

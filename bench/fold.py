@@ -1,10 +1,10 @@
 """The fold bench: the sum kernels against memcpy of the same bytes.
 
-What is counted is payload bytes: those that one contribution brings. The kernel reads them, reads
+Payload bytes are counted: those of one contribution. The kernel reads them, reads
 the accumulator and writes it; memcpy reads them and writes the same accumulator. So the kernel
 moves half as much again between core and cache as memcpy does.
 
-Of the fused kernels what is counted is the gradient's bytes, or the sum's, in float32. A result in
+Of the fused kernels the bytes of the gradient, or of the sum, are counted, in float32. A result in
 float32 is made where its sum stands, as in a slot.
 
 Time is the thread's CPU time, not the wall clock: another process on the core does not count, but

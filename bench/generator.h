@@ -1,4 +1,4 @@
-// What the generators behind a vhost-user port have in common (bench_cutoff, bench_local): options,
+// The common part of the generators behind a vhost-user port (bench_cutoff, bench_local): options,
 // the port, the core, and the two processes that they measure in turns.
 #pragma once
 
@@ -28,11 +28,11 @@ class GeneratorOptions {
   std::map<std::string, std::string, std::less<>> texts_;
 };
 
-// Polls until the time is over.
+// Polls for `duration_ns`.
 void spin_for(DurationNs duration_ns, const std::function<void()>& poll);
 
-// Lets one of the two processes run and holds the other, so that both have the same core to
-// themselves. Their ids come with --appliance_pid and --echo_pid.
+// Lets one of the two processes run and stops the other, so that each has the shared core alone in
+// its turn. Their ids come with --appliance_pid and --echo_pid.
 class Sides {
  public:
   explicit Sides(const GeneratorOptions& options);
@@ -49,7 +49,7 @@ class Sides {
 sluice_dpdk_port* open_port(const sluice_dpdk_plugin& plugin, const char* socket,
                             std::uint8_t last_of_mac);
 
-// The calling thread, to one processor. After DPDK's own threads have been made.
+// Binds the calling thread to one processor. Called after DPDK has made its own threads.
 void pin(long cpu);
 
 }  // namespace sluice::bench

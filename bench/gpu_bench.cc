@@ -1,8 +1,8 @@
 // The measuring half of the gpu bench (gpu.py runs it and explains it): one line a sample, SIDE
-// SECONDS, behind a line with the device's name. All through the tables of the plug-in for device
-// memory, and the processor's thresholds beside them.
+// SECONDS, behind a line with the device's name. It calls the plug-in for device memory through its
+// tables, and computes the processor's thresholds beside them.
 //
-//   bench_gpu [--kib=N] [--repetitions=N]
+//     bench_gpu [--kib=N] [--repetitions=N]
 #include <algorithm>
 #include <charconv>
 #include <chrono>

@@ -1,11 +1,11 @@
 // One chunk of two workers, from submit to result, by the client library (latency.py runs it and
 // explains it).
 //
-//   bench_latency URL URL SAMPLES BYTES QUIET_US
+//     bench_latency URL URL SAMPLES BYTES QUIET_US
 //
-// Both ranks are jobs of this process, driven by one thread: rank 1 submits, and when its
-// contribution has long arrived, and nothing moved for so long, rank 0 submits and waits, which is
-// timed. Prints the samples in microseconds, a number a line. A wrong sum ends it with a message.
+// Both ranks are jobs of this process, driven by one thread. Rank 1 submits. After QUIET_US, with
+// its contribution long in the appliance, rank 0 submits and waits, and that call is timed. Prints
+// the samples in microseconds, a number a line. A wrong sum ends it with a message.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -8,14 +8,14 @@ kind of port with the same rings, to which the same generator sends the same fra
 alternate in one run, and the one that is not measured is stopped (SIGSTOP). ratio_testpmd is the
 median of the ratios of neighbouring blocks.
 
-macswap reads 12 bytes of a frame, whoever sums reads and writes all of it. So a second run has the
+macswap reads 12 bytes of a frame, a sum reads and writes all of it. So a second run has the
 barest sum in testpmd's place (cutoff_echo.cc): each payload is added to its chunk's sum, without a
 check, and the last one's sum is copied into all four frames, which go back. ratio_bare_sum is the
 appliance's rate over its; ratio_testpmd / ratio_bare_sum is the most that any sum could reach.
 
 What can go wrong: `waits` is the share of the generator's rounds that found nothing to do. Near 0
-the generator is the bottleneck, and the ratio says little. Whoever else runs on these two cores
-slows either side. A frame that does not come back, or a wrong sum, ends the bench with no RESULT.
+the generator is the bottleneck, and the ratio says little. Other work on these two cores slows
+either side. A frame that does not come back, or a wrong sum, ends the bench with no RESULT.
 """
 import os
 import shutil

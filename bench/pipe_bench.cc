@@ -1,9 +1,9 @@
 // Sums over long, lossy links, in virtual time: production sessions, jobs and shards over the
-// simulator's cables, one for each worker, which lose in each direction.
+// simulator's cables, one for each worker, which lose frames in each direction.
 //
 // Options are --NAME=N, see Options. Prints one line: the seconds that a link takes for the frames
-// of a sum, those of each step, then the shares of contributions that were sent again, that arrived
-// although another copy had, and that found a full queue.
+// of a sum, the seconds of each step, then three shares of the contributions: sent again, arrived
+// although another copy had, found a full queue.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // The measuring half of the pipeline bench (pipeline.py runs it and explains it): one step of eight
-// workers through the appliance's own stages, and through the least code that could do the sum; on
-// one core, or on two that have a shard and a port each.
-// Each Google Benchmark iteration is one step: kFramesPerStep frames in, as many results out.
+// workers through the appliance's own stages, and through the least code that could do the sum, on
+// one core or on two that have a shard and a port each. Each Google Benchmark iteration is one
+// step: kFramesPerStep frames in, as many results out.
 #include <benchmark/benchmark.h>
 
 #include <array>

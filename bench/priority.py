@@ -1,4 +1,4 @@
-"""The priority bench: what a most urgent frame notices of a port full of least urgent ones.
+"""The priority bench: the delay of a most urgent frame at a port full of least urgent ones.
 
 In virtual time (judged): the production queue, shaper and rounds (dataplane/core/egress.h) in front
 of a device with a ring of 1,024 frames and a link of 1, 10 and 100 Gb/s. Latency is from a frame's

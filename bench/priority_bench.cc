@@ -1,5 +1,5 @@
-// What an urgent frame waits at a port full of least urgent ones, in virtual time, for the priority
-// bench: one line a row. priority.py says what the figures mean.
+// The delay of an urgent frame at a port full of least urgent ones, in virtual time, for the
+// priority bench: one line a row. priority.py explains the figures.
 
 #include <cstdint>
 #include <cstdio>

@@ -1,4 +1,4 @@
-"""The prune bench: what pruning does to a gradient on its way out, on one core.
+"""The prune bench: the pruning of a gradient on its way out, on one core.
 
 Counted are the gradient's bytes, in float32, at a density of 1 %. `select` is what the client does
 when a packet is filled: gradient + residual, what of it is above the threshold, and the packet's

@@ -1,7 +1,7 @@
 // The measuring half of the prune bench (prune.py runs it and explains it): Google Benchmark
-// programs for what pruning does to a gradient, a plain loop for the same, and memcpy.
+// programs for the pruning of a gradient, a plain loop for the same, and memcpy.
 //
-//   bench_prune [--target=NAME] [--benchmark_...]
+//     bench_prune [--target=NAME] [--benchmark_...]
 #include <benchmark/benchmark.h>
 
 #include <cmath>

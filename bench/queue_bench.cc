@@ -1,5 +1,5 @@
-// Enqueue and dequeue of a port's way out against DPDK's rte_sched and a plain rte_ring, for the
-// queue bench. queue.py says what is compared.
+// Enqueue and dequeue at a port's egress against DPDK's rte_sched and a plain rte_ring, for the
+// queue bench. queues.py explains the comparison.
 //
 // All sides move the same buffers in bursts of 32, on one thread. A fixed number of packets stands
 // in the queue while as many go in as come out.

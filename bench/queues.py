@@ -1,4 +1,4 @@
-"""The queue bench: what it costs to queue and send a packet, against DPDK's rte_sched and rte_ring.
+"""The queue bench: the cost of queueing a packet, against DPDK's rte_sched and rte_ring.
 
 One thread moves the same buffers through each side in bursts of 32, in and out again, while a fixed
 number of packets (depth) stands in the queue; a packet's class is drawn at random from the classes

@@ -1,10 +1,9 @@
 // A port of prepared frames for the pipeline bench: contributions of one step of eight workers,
-// ready in memory, given out in bursts as a device would, and a ring of buffers that takes what is
-// sent.
+// ready in memory, given out in bursts as a device would, and a ring of buffers for sent frames.
 //
-// It is no device: nothing arrives late, nothing is lost, no descriptor is written. What it does
-// cost (patching step, packet number and checksum into each frame, so that every step is a new one)
-// is measured by itself and shown beside the two sides, which both pay it.
+// It is no device: nothing arrives late, nothing is lost, no descriptor is written. Its own cost
+// (patching step, packet number and checksum into each frame, so that every step is a new one) is
+// measured alone and shown beside the two sides, which both pay it.
 #pragma once
 
 #include <array>
@@ -47,11 +46,11 @@ class ReplayPort {
 
   // Starts the next step: its frames come from the following rx_burst() calls.
   void next_step() noexcept;
-  // Up to kBurst frames of one worker, workers in turn, the last rank first: who sums in the order
-  // of ranks finds all but the first one early. 0 when the step's frames are used up.
+  // Up to kBurst frames of one worker, workers in turn, the last rank first: a sum in the order of
+  // ranks finds all but the first worker's early. 0 when the step's frames are used up.
   std::size_t rx_burst(std::array<FrameBytes, kBurst>& frames) noexcept;
-  // A buffer for one frame to send. The port takes it at once; its bytes stay until the ring comes
-  // round to it again.
+  // A buffer for one frame to send. The port takes it at once. Its bytes stay until the ring comes
+  // round to it.
   std::span<std::uint8_t> tx_buffer() noexcept;
 
   std::uint32_t step() const noexcept { return step_; }
@@ -61,7 +60,7 @@ class ReplayPort {
   static constexpr std::size_t kTxBuffers = 1024;
   static constexpr std::size_t kBufferBytes = 2048;
 
-  std::uint8_t* frame_at(std::size_t rank, std::size_t chunk) noexcept;  // its own chunk
+  std::uint8_t* frame_at(std::size_t rank, std::size_t chunk) noexcept;  // among its own chunks
   void patch(std::uint8_t* frame, wire::PartialSum fixed_sum, std::uint32_t number) noexcept;
 
   std::size_t frame_bytes_ = 0;

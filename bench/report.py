@@ -1,4 +1,4 @@
-"""What every bench shares: samples, the table, the machine's line, and the RESULT line.
+"""The common part of all benches: samples, the table, the machine's line, and the RESULT line.
 
 A bench collects samples from interleaved repetitions and reports the median with the range from the
 least to the largest sample. It never drops a sample: on a busy machine the range shows it.

@@ -37,7 +37,7 @@ def run(options):
         memory[side] = float(bytes_per_chunk)
     print(f"median [least .. largest] of {options.repetitions} interleaved passes, CPU time")
     labels = {"small": "4 workers, 1 job, 25 MB",
-              "sparse": "likewise, pruned to 1 %",
+              "sparse": "the same, pruned to 1 %",
               "large": f"64 workers, 16 jobs, {options.mib} MiB"}
     report.table(["size", "ns a worker and chunk", "bytes a chunk"],
                  [[labels[side], nanoseconds[side].cell(1), f"{memory[side]:.0f}"]

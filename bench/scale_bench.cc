@@ -1,4 +1,4 @@
-// What a contribution costs a shard, and a chunk its memory, as work grows, and as gradients are
+// A contribution's time in a shard, and a chunk's memory, as work grows, and as gradients are
 // pruned: the measuring half of the scale bench. Prints a line a pass: side, nanoseconds for a
 // worker's contribution to a chunk, bytes a chunk.
 #include <time.h>

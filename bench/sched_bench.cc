@@ -1,4 +1,4 @@
-// What a scheduling policy of the client costs a packet: one push and one next(), over a step of
+// The cost of a client's scheduling policy for a packet: one push and one next(), over a step of
 // 160 tensors of 64 chunks, pushed least urgent first. A hundred packets are in flight until the
 // policy waits; then all arrive. Counter ns_per_packet.
 #include <benchmark/benchmark.h>

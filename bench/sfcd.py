@@ -1,4 +1,4 @@
-"""The sfcd bench: what a convergence detection costs, beside the sums that it looks at.
+"""The sfcd bench: the cost of convergence detection, beside the sums that it looks at.
 
 Sign flips are detected on finished sums: sign bits are packed into words, compared with those of
 the last round (XOR, popcount) and stored. Here every step ends a round, which is the worst case:

@@ -1,8 +1,8 @@
-// The measuring half of the sfcd bench (sfcd.py runs it and explains it): what the policies ask of
-// a sum costs, beside the sum. One line a sample: PATH CHUNK_BYTES CHUNKS SIDE ALONE WITH, the last
-// two nanoseconds of CPU time for one chunk of eight contributions.
+// The measuring half of the sfcd bench (sfcd.py runs it and explains it): the cost of the policies'
+// statistics of a sum, beside the sum. One line a sample: PATH CHUNK_BYTES CHUNKS SIDE ALONE WITH,
+// the last two nanoseconds of CPU time for one chunk of eight contributions.
 //
-//   bench_sfcd [--rounds=N]
+//     bench_sfcd [--rounds=N]
 #include <time.h>
 
 #include <algorithm>

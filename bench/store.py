@@ -1,15 +1,15 @@
 """The store bench: an iteration of a parameter store with bound 0 against a sum of the same bytes.
 
 Two ranks, threads of one process over an in-process appliance, each in a job of sums and in a store
-(store_bench.cc). Both have short turns, so that whoever else runs hits them alike, and each of them
+(store_bench.cc). Both have short turns, so that other work hits them alike, and each of them
 goes first in every other pair of turns. An iteration of the store pushes every layer and pulls it
 as soon as it is pushed, so as many bytes travel each way as in a step of sums. ratio_allreduce is
 the median of the ratios of the pairs. pushes_per_s and pulls_per_s are packets, all ranks together,
 in turns that push everything first and pull then, with a barrier between.
 
-What can go wrong: there are more threads than cores, so who else runs on them slows either side,
-and in a single pair by far; the quartiles show it. A median leaves out what is rare, as the
-store's iterations of 30 ms: ratio_all_time, of all turns' time, has them in.
+What can go wrong: there are more threads than cores, so other work slows either side, and in a
+single pair by far; the quartiles show it. A median leaves rare events out, such as the store's
+iterations of 30 ms; ratio_all_time, of all turns' time, has them in.
 """
 import statistics
 

@@ -1,12 +1,12 @@
 // A parameter store against a synchronous sum of the same bytes.
 //
-//   bench_store RANKS LAYERS BYTES STEPS ROUNDS
+//     bench_store RANKS LAYERS BYTES STEPS ROUNDS
 //
 // Ranks are threads of this process over an in-process appliance; each is in a job of sums and in a
-// store of bound 0. In each round sums have a turn of STEPS steps and the store has one (every
-// layer pushed, and pulled as soon as it is pushed), the other of them first each time; then come
-// STEPS with all pushes first and then all pulls. Checks what came. Prints a line a round: seconds
-// of sums, of the store, of pushes, of pulls, and how many packets a direction, all ranks together.
+// store of bound 0. In each round the sums have a turn of STEPS steps and the store has one (every
+// layer pushed, and pulled as soon as it is pushed); the two alternate in going first. Then come
+// STEPS steps with all pushes first and then all pulls. Checks the values. Prints a line a round:
+// seconds of sums, of the store, of pushes, of pulls, and packets a direction, all ranks together.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

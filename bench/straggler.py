@@ -1,4 +1,4 @@
-"""The straggler bench: what a step takes when one of 8 ranks is slow, with k = 6 and with k = n.
+"""The straggler bench: the time of a step when one of 8 ranks is slow, with k = 6 and with k = n.
 
 Real PyTorch ranks train a small network in the namespace lab (tests/lab, sluiced on af_packet
 ports), one host each. A step's compute is padded by sleep to a fixed time, so that the ranks do

@@ -1,7 +1,7 @@
 // The barest way to move datagrams of one length by the kernel's UDP: trains of them, cut and
 // joined by the kernel (UDP_SEGMENT, UDP_GRO), or bursts of single ones (sendmmsg, recvmmsg).
 //
-// What the client's bench compares a session with, and what carries its appliance. Errors end the
+// The client's bench compares a session with it, and runs its appliance over it. Errors end the
 // program. One thread.
 #pragma once
 
@@ -20,7 +20,7 @@ inline constexpr std::size_t kTrainDatagrams = 44;  // of 1,472 bytes in one of 
 inline constexpr std::size_t kBatch = 8;            // messages a call receives
 inline constexpr std::size_t kBurstDatagrams = 32;  // without trains, a call in either direction
 
-// One datagram: a header and what follows it, each where it lies.
+// One datagram: a header and a payload, each in its place.
 struct Gathered {
   std::span<const std::uint8_t> header, payload;
   std::size_t bytes() const noexcept { return header.size() + payload.size(); }
@@ -38,10 +38,10 @@ class TrainSocket {
   std::uint16_t port() const noexcept { return port_; }
   int fd() const noexcept { return fd_; }
 
-  // All of them are of one length but the last of each train, which may be shorter: `datagrams` is
-  // one train, or a burst. Returns how many were taken.
+  // Sends `datagrams` as one train, or as a burst. All have one length, except the last of each
+  // train, which may be shorter. Returns the number of datagrams taken.
   std::size_t send(std::span<const Gathered> datagrams, const sockaddr_in& to);
-  // Calls `each(bytes, from)` for what has arrived. Returns how many datagrams that was.
+  // Calls `each(bytes, from)` for every datagram that has arrived. Returns their number.
   template <class Each>
   std::size_t receive(Each each) {
     const int messages = receive_messages();
@@ -58,7 +58,7 @@ class TrainSocket {
     }
     return count;
   }
-  // Until something has arrived, or there is room to send, or the time is over.
+  // Returns when a datagram has arrived, when there is room to send, or when the time is over.
   void wait(int timeout_ms, bool to_send = false);
 
  private:

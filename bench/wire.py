@@ -1,4 +1,4 @@
-"""The wire bench: what training loses where gradients travel in fewer bytes.
+"""The wire bench: the loss of training when gradients travel in fewer bytes.
 
 Real PyTorch ranks, one a host of the namespace lab (tests/lab, sluiced on af_packet ports), train a
 network of 3,610 parameters on scikit-learn's digits (SGD, momentum 0.9, 1,200 images to learn from,

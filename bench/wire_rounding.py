@@ -1,4 +1,4 @@
-"""How a result is rounded, `wire --rounding`: one process, no lab, production's rules in NumPy.
+"""The rounding of results, `wire --rounding`: one process, no lab, production's rules in NumPy.
 
 Four ranks train the network of the wire bench; what they send is rounded to nearest, and a rank
 keeps what that loses. The mean of it is rounded once more on its way back: unbiased (what the

@@ -1,5 +1,5 @@
-"""What the papers' benches share: options, records, table cells, pictures, the page, and the way
-from the options to the RESULT line.
+"""The common part of the papers' benches: options, records, table cells, pictures, the page, and
+the way from the options to the RESULT line.
 
 A record is one JSON object with the key of its run. A long run appends lines to the records' file,
 so that it can be interrupted and continued; what is kept is packed beside it, as FILE.xz.

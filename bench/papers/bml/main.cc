@@ -1,7 +1,7 @@
 // bench_bml: steps of a BCube job in virtual time, over production sessions and appliances.
 //
-// Standard output: a line of JSON with the second step's time and that of all, what the theory says
-// of it in bytes a port, and the bytes of a full frame beside the gradient's in it.
+// Standard output: a line of JSON with the time of the second step and of all steps, the theory's
+// bytes a port for it, and the bytes of a full frame beside its gradient's.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>

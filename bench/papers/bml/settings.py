@@ -1,4 +1,4 @@
-"""What is run, fixed before anything was measured.
+"""The settings of the runs, fixed before the first measurement.
 
 Shapes: those of the published figures and of the table in the page; ports of 10 Gb/s. A gradient is
 whole chunks for every owner and thread, so that the theory's shares can be exact.
@@ -48,7 +48,7 @@ class Setting:
     mode: str  # or one of the other ways
     megabytes: int = 0
     by_slices: bool = False  # by slices_model.cc
-    in_order: bool = False   # likewise: switches send what came first
+    in_order: bool = False   # by slices_model.cc; switches send in order of arrival
     server_ports: int = 0    # of the other ways
 
     @property

@@ -29,7 +29,7 @@ using sluice::client::Slice;
 
 struct Options {
   bool plain = false;
-  bool ring = false;  // likewise, in a ring
+  bool ring = false;  // plain, in a ring
   std::uint32_t chunk_bytes = 1344;
   double gbps = 10;
   double frame_bytes = 0;  // a chunk's, on the cable

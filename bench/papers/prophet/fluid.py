@@ -1,4 +1,4 @@
-"""A fluid model: what theory predicts, without packets, and Prophet's rule as published.
+"""A fluid model: the theory's prediction, without packets, and Prophet's rule as published.
 
 Push and pull have a direction of the link each, and results stream back: the pull costs only the
 completion latency, and a layer's forward pass waits for its own tensors. Assumptions where the

@@ -1,6 +1,6 @@
 // replay() over the simulator of the tests: production sessions, switch queues, jobs and shards,
-// real packets with their headers and feedback, congestion windows, wake-ups of threads. A check on
-// replay.cc, which knows none of that; some 100 times as slow.
+// real packets with their headers and feedback, congestion windows, wake-ups of threads. It checks
+// replay.cc, which has none of these, and is some 100 times as slow.
 //
 // The links carry the payload at the same rate: they are faster by the share of a full packet's
 // headers. Half of the latency is the cable's, each way; threads add up to 7 microseconds.

@@ -1,4 +1,5 @@
-"""What is run: models and their compute, links, policies. Fixed before anything was measured.
+"""The settings of the runs: models and their compute, links, policies. Fixed before the first
+measurement.
 
 Compute is an assumption, since nothing was published with the claim: an accelerator that goes
 forward through ResNet-50 at batch 64 in 98 ms and backward in 196 ms, and as fast through every

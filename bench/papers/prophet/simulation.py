@@ -1,4 +1,4 @@
-"""Runs bench_prophet (replay.cc), and keeps what it said as records, one a line of JSON."""
+"""Runs bench_prophet (replay.cc), and keeps its output as records, one a line of JSON."""
 import json
 import statistics
 import subprocess

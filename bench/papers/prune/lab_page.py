@@ -1,4 +1,4 @@
-"""The page's table and picture of what was trained in the lab, from records alone."""
+"""The page's table and picture of the trainings in the lab, from records alone."""
 from papers import paper
 
 from . import settings, training

@@ -1,4 +1,4 @@
-"""What is run: task, network, rules, links. Fixed before the first run."""
+"""The settings of the runs: task, network, rules, links. Fixed before the first run."""
 from dataclasses import dataclass
 
 TASK = "generated"      # of ../saina: 8 x 8 images of ten classes, noisy labels

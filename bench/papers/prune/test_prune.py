@@ -1,4 +1,4 @@
-"""What the experiment counts, against what can be worked out by hand; a few steps of it."""
+"""The experiment's counts, against figures worked out by hand; a few steps of it."""
 import os
 
 import pytest

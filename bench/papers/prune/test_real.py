@@ -1,4 +1,4 @@
-"""A few steps of real ranks: they come to what virtual time comes to, in a process and in a lab."""
+"""A few steps of real ranks have the result of virtual time, in one process and in a lab."""
 import os
 from concurrent.futures import ThreadPoolExecutor
 

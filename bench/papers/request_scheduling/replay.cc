@@ -54,7 +54,7 @@ struct Worker {
   bool down_busy = false;
   DurationNs pulling_ns = 0;               // of what is pulled and will not be parked
   std::vector<std::vector<Step>> held;     // by layer and unit, as the store says
-  std::vector<std::vector<Step>> in_copy;  // likewise, as the values say
+  std::vector<std::vector<Step>> in_copy;  // by layer and unit, as the values say
   std::map<std::pair<LayerIndex, std::uint64_t>, Event> egress;  // by turn
 };
 

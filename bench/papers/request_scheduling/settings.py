@@ -1,4 +1,4 @@
-"""What is run: the slide's inputs (B, L, I, W, f_l, b_l, t_l).
+"""The settings of the runs: the slide's inputs (B, L, I, W, f_l, b_l, t_l).
 
 Layers are the modules of the models in ../traces. A layer's forward pass takes its share of the
 model's MACs, backward twice that; a layer's time on the link is its share of the bytes. Only the

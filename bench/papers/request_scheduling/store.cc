@@ -1,6 +1,6 @@
 // A parameter store and its workers' pools of requests as a shared library that Python loads: one
-// production store, one production pool a worker, real values, and no time at all: what is pushed
-// is in at once, what is pulled is here as soon as the store answers.
+// production store, one production pool for each worker, real values, and no time. A push is in at
+// once; a pull is back as soon as the store answers.
 //
 // As sluice.torch.StaleSynchronous does, a worker pushes all layers when its gradient is ready and
 // pulls them for its next iteration, which begins when all have come. The C ABI at the end is

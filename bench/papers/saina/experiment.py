@@ -1,4 +1,4 @@
-"""The published rule at one learning rate: which runs there are, and running them.
+"""The runs of the published rule at one learning rate, and running them.
 
 A unit is every run of one (task, seed, architecture, batch, setting): the synchronous run first,
 because its final accuracy minus one point is the target of the others. Late gradients are dropped.

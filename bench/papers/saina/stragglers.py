@@ -1,4 +1,4 @@
-"""How long a worker takes for a gradient: the settings, fixed before any result was seen.
+"""The duration of a worker's gradient: the settings, fixed before the first result.
 
 Times are drawn for each worker from its own generator, so the n-th gradient of a worker takes the
 same time under every policy of one seed. Settings without jitter get up to 1 % of it, because ties

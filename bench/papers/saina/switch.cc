@@ -1,6 +1,6 @@
 // The appliance's part of the experiment as a shared library that Python loads: one production job
-// on one production shard, in virtual time, fed and read through encoded packets. What is not the
-// product's: the blind clock, a k that only this bench knows, written over the published one.
+// on one production shard, in virtual time, fed and read through encoded packets. One part is not
+// the product's: the blind clock, a k that only this bench knows, written over the published one.
 //
 // The C ABI at the end is private to this folder (switch.py is its only caller). One thread. Times
 // are nanoseconds of the caller's virtual clock. A call that the shard refuses returns -1; the

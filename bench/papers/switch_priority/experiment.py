@@ -1,4 +1,4 @@
-"""Which runs there are, and running them in the lab, into a file that a later call continues.
+"""The runs of the experiment in the lab, into a file that a later call continues.
 
 A unit is one repetition of a model: every policy after the other, each in a lab of its own. A
 record is one JSON line; its key names the run.

@@ -1,4 +1,4 @@
-"""What is published, what is inferred from it, and the models as layers to transfer. Pure.
+"""The published figures, our inference from them, and the models as layers to transfer. Pure.
 
 The inference: imgs/s = 3 / T with T = 3M + c + 3M. Three workers, one image each; M is the seconds
 that a model takes on the shared link, from the traces. c is what the published step without a

@@ -1,4 +1,4 @@
-"""Where the queues stand: samples of the switches' metrics and of the hosts' shapers."""
+"""The places of the queues: samples of the switches' metrics and of the hosts' shapers."""
 import ctypes
 import re
 import subprocess
