@@ -21,7 +21,7 @@ using sluice::client::last_error;
 using sluice::client::Turn;
 using sluice::wire::LeaveReason;
 
-// Both enumerations number alike.
+// Both enumerations have the same numbers.
 static_assert(static_cast<int>(StatusCode::kInvalidArgument) == SLUICE_INVALID_ARGUMENT &&
               static_cast<int>(StatusCode::kNotFound) == SLUICE_NOT_FOUND &&
               static_cast<int>(StatusCode::kRefused) == SLUICE_REFUSED &&

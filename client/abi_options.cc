@@ -22,7 +22,7 @@ constexpr std::uint32_t kMostTimeoutMs = 24 * 3600 * 1000;
 static_assert(SLUICE_NO_BOUND == kNoBound);
 static_assert(static_cast<std::uint16_t>(SLUICE_RANK_BY_DIGITS) == kRankByDigits);
 
-// What a caller asks for, as the client has it.
+// The caller's options in the client's types.
 struct Asked {
   JoinRequest& request;
   StoreOptions store{};
@@ -89,7 +89,7 @@ Status bad_enumerator(const char* what, std::int32_t number, const char* enumera
              ", " + fallback + " for the default");
 }
 
-// The first number that is wrong.
+// Remembers the first number that is wrong.
 class NumberCheck {
  public:
   template <class Number>
@@ -97,7 +97,8 @@ class NumberCheck {
     if (status_.ok() && !is_right)
       status_ = bad(std::string(option) + " is " + text_of(value) + "; must be " + rule);
   }
-  // A number that nothing reads must be the default, or the caller expects something else.
+  // A number that has no effect must be the default: another value means that the caller expects
+  // one.
   template <class Number>
   void only(const char* option, Number value, Number fallback, bool is_read,
             const std::string& readers) {
@@ -179,7 +180,7 @@ Status check_rank(const sluice_options& options) {
              (cube ? ", or SLUICE_RANK_BY_DIGITS where digits=... say it" : ""));
 }
 
-// Over a BCube n and k say how many workers there are.
+// Over a BCube n and k give the number of workers.
 Status complete_world_size(sluice_options& options) {
   if (options.world_size != 0 || !std::string_view(options.address).starts_with(kCubeScheme))
     return {};
@@ -188,7 +189,7 @@ Status complete_world_size(sluice_options& options) {
   return bcube.status();
 }
 
-// The options of the table.
+// Reads the options of the table.
 Status read_rows(const sluice_options& options, Asked& asked) {
   Status status;
 #define X(option, member, enumeration, fallback)                                      \

@@ -22,7 +22,7 @@ static_assert(static_cast<int>(PolicyKind::kSync) == SLUICE_POLICY_SYNC &&
               static_cast<int>(LateMode::kDrop) == SLUICE_LATE_DROP &&
               static_cast<int>(LateMode::kRequeue) == SLUICE_LATE_REQUEUE);
 
-// Where sluice_policy_options has each of kPolicyFields, in their order.
+// The place of each of kPolicyFields in sluice_policy_options, in their order.
 struct Member {
   std::int64_t (*get)(const sluice_policy_options&);
   void (*set)(sluice_policy_options&, std::uint32_t);
@@ -50,7 +50,7 @@ std::string describe_values(const PolicyField& field, std::uint32_t world_size,
          (close.empty() ? "" : "; did you mean " + quoted(close) + "?");
 }
 
-// Why an option with another value than its default would be ignored.
+// The reason why an option with another value than its default would be ignored.
 std::string describe_unread(const PolicyField& field, const PolicyOptions& policy) {
   if (is_read(field, policy.kind, LateMode::kRequeue))
     return "needs late='requeue': with 'drop' every late gradient is lost";
@@ -62,7 +62,7 @@ std::string describe_unread(const PolicyField& field, const PolicyOptions& polic
          ": leave it out, or use one of " + readers;
 }
 
-// `index` is left at the option that is wrong.
+// On an error `index` is that of the wrong option.
 Status policy_of_text(std::span<const char* const> values, std::uint32_t world_size,
                       PolicyOptions& policy, std::size_t& index) {
   const auto given = [&] { return index < values.size() && values[index] != nullptr; };
@@ -82,7 +82,7 @@ Status policy_of_text(std::span<const char* const> values, std::uint32_t world_s
         return bad(describe_unread(field, policy));
       continue;
     }
-    // Of `fixed` no k suits everybody.
+    // The policy `fixed` has no default k that suits every job.
     const bool needed = field.is_k() && policy.kind == PolicyKind::kFixed && !given();
     if (needed || !is_valid(field, field.get(policy), world_size))
       return bad("is needed by policy " + quoted(name_of(policy.kind)) + ": " +

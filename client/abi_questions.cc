@@ -1,5 +1,5 @@
-// The C interface: the functions that only ask. None of them blocks, but where
-// residuals are on a device.
+// The C interface: the functions that only ask. None of them blocks, except while residuals are on
+// a device.
 #include <cstddef>
 #include <cstring>
 #include <iterator>
@@ -19,7 +19,7 @@ using sluice::client::Job;
 
 namespace {
 
-// The names of what sluice_counters has, in its order.
+// The names of the members of sluice_counters, in their order.
 struct CounterName {
   const char* name;
   const char* help;

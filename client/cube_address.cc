@@ -41,24 +41,25 @@ bool number(std::string_view text, std::uint32_t& value) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-// A key's text. `variable`: where it comes from, null if it is written.
+// A key's text. `variable`: the environment's variable that it comes from, null if it is written in
+// the address.
 struct Value {
   std::string text;
   const char* variable = nullptr;
 };
 using Keys = std::map<std::string, Value>;
 
-// How an error begins that the key is the cause of.
+// The beginning of an error that this key has caused.
 std::string source_of(const Value& value) {
   return value.variable == nullptr ? "" : value.variable + std::string(": ");
 }
 
-// Either says where the appliances are.
+// The other key of the two that give the appliances' places.
 const char* other_of(const std::string& name) {
   return name == "file" ? "levels" : name == "levels" ? "file" : "";
 }
 
-// What is written behind the question mark, and for the rest the environment.
+// Reads the keys behind the question mark, and the missing ones from the environment.
 Result<Keys> read_keys(std::string_view text, std::string_view query,
                        const std::function<const char*(const char*)>& environment) {
   Keys keys;
@@ -87,7 +88,7 @@ std::string digits_of(const Bcube& bcube, std::uint32_t rank) {
   return digits;
 }
 
-// `rank` becomes theirs if it is kRankByDigits, else it must be.
+// The digits give the rank if `rank` is kRankByDigits; otherwise they must agree with it.
 Status check_digits(const Bcube& bcube, const std::string& digits, std::uint32_t& rank) {
   const std::vector<std::string> parts = split(digits, ',');
   if (parts.size() != bcube.levels())
@@ -111,8 +112,8 @@ Status check_digits(const Bcube& bcube, const std::string& digits, std::uint32_t
                                             digits_of(bcube, rank)};
 }
 
-// Each place has an address of its own, of a kind that lanes can go to. `what`: there are several
-// of at a level; null: one.
+// Each place has its own address, of a kind that lanes can go to. `what`: the name of the places at
+// a level; null: one place at each level.
 Status check_addresses(const std::vector<std::vector<std::string>>& appliances, const char* what) {
   std::map<std::string, std::string> seen;
   for (std::size_t level = 0; level < appliances.size(); ++level)
@@ -134,7 +135,7 @@ Status check_addresses(const std::vector<std::vector<std::string>>& appliances, 
   return {};
 }
 
-// Of all that a file lists, this worker's.
+// Picks this worker's appliances from all in the file.
 Status take_from_file(const CubeFile& file, CubePlaces& places) {
   const Bcube& bcube = places.bcube;
   const bool plain = places.mode == BcubeMode::kPlain;

@@ -22,7 +22,7 @@ std::string boot_id() {
   return id;
 }
 
-// Says whose error it is, as the session's texts do.
+// Adds the place to an error, in the form of the session's texts.
 Status at_place(const JoinRequest& request, const Status& status) {
   return {status.code(), error_prefix(request.session) + status.message()};
 }
@@ -33,7 +33,7 @@ Status at_place(const JoinRequest& request, const Status& status) {
 
 namespace {
 
-// Null for gradients in host memory. Says which tensors are far.
+// Null for gradients in host memory. Decides which tensors are far.
 Result<std::unique_ptr<Device>> open_device(JoinRequest& request) {
   if (request.memory == Memory::kHost) return std::unique_ptr<Device>();
   Result<std::unique_ptr<Device>> device =
@@ -161,9 +161,9 @@ void Job::leave(wire::LeaveReason reason) {
   std::string note;
   if (reason != wire::LeaveReason::kAbnormal) note = left_behind_note();
   Lock lock = shared_.mutex.lock();
-  // Whoever leaves before its gradients are copied leaves in the middle of a step.
+  // A rank that leaves before its gradients are copied leaves in the middle of a step.
   if (shared_.stage != nullptr && !shared_.stage->idle()) reason = wire::LeaveReason::kAbnormal;
-  shared_.await_burst(lock);  // whoever hears that the job is left has its memory back
+  shared_.await_burst(lock);  // a caller that hears of the end has its memory back
   const bool tells = !note.empty() && shared_.at_rest();  // else a step is cut off
   shared_.calls.leave(reason, monotonic_now());
   shared_.wake();

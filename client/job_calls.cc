@@ -10,7 +10,7 @@
 
 namespace sluice::client {
 
-// The session ends a join that takes too long, with the better error.
+// The session ends a join that takes too long, and its error says more.
 Status Job::wait_joined() {
   Lock lock = shared_.mutex.lock();
   Status status = wait(
@@ -70,8 +70,8 @@ Status Job::accept(const Submission& submission, sluice_device_mark* fence, bool
   return status;
 }
 
-// The progress thread begins with what the last submission brought, and has the lock meanwhile: who
-// has submitted all need not wait for it.
+// The progress thread holds the lock while it begins with the last submission. A caller that has
+// submitted all tensors need not wait for that.
 Status Job::end_step() {
   if (device_ == nullptr && shared_.calls.take_ended_step()) return {};
   const Lock lock = shared_.mutex.lock();
@@ -81,7 +81,8 @@ Status Job::end_step() {
   return status;
 }
 
-// The tensor exists and is not between device and session, of which the session does not know.
+// The tensor exists and is not on its way between device and session, where the session does not
+// know of it.
 Status Job::check_not_staged(std::uint32_t tensor, const char* call) const {
   Status status = shared_.calls.tensors().check_exists(tensor, call);
   if (!status.ok() || shared_.stage == nullptr || !shared_.stage->holds(tensor)) return status;
@@ -138,7 +139,8 @@ Status Job::mark_applied(std::uint32_t tensor) {
 
 // ---- collectives ----
 
-// One at a time. The session works on a copy: whoever gives up leaves no pointer behind.
+// One collective at a time. The session works on a copy, so a caller that gives up leaves no
+// pointer behind.
 Status Job::run(const std::shared_ptr<CollectiveCall>& call, std::int32_t timeout_ms,
                 const char* what, const std::function<Status(Calls&, TimeNs)>& begin) {
   const auto named = [what] { return std::string(what); };
@@ -183,7 +185,7 @@ Status Job::resync(std::int32_t timeout_ms, const ReceivedState*& state) {
   if (resyncing_)
     return {StatusCode::kBusy, place_ + "resync: another thread waits for the state already"};
   Session& session = shared_.session;
-  // What was given up is not over before its copies are.
+  // A submission that was given up ends only with its copies.
   Status status = wait(
       lock, timeout_ms,
       [&] { return !shared_.ended() && (shared_.stage == nullptr || shared_.stage->idle()); },
@@ -244,7 +246,7 @@ Status Job::explained(Status status) const {
   return shared_.failure.ok() ? status : shared_.failure;
 }
 
-// What this rank gives already is not wanted any more.
+// The state that this rank gives already is not wanted any more.
 std::int32_t Job::wanted_by() const {
   const std::optional<Rank> rank = shared_.session.state_wanted_by();
   return rank && shared_.giving.empty() ? rank->value : -1;

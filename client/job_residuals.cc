@@ -1,5 +1,5 @@
-// What of this rank's gradients is not delivered, because it was pruned or rounded: read, set,
-// scaled, flushed, and told at the end.
+// The residuals of this rank's gradients, which were pruned or rounded: read, set, scaled, flushed,
+// and told at the end.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -36,7 +36,8 @@ Status Job::set_residual(std::uint32_t tensor, const float* values) {
   return status;
 }
 
-// Of a far tensor it stands with those who find its threshold, who are at rest unless it is staged.
+// A far tensor's position belongs to the threads that find its threshold. They are at rest while
+// the tensor is not staged.
 Status Job::prune_position(std::uint32_t tensor, const char* call, PrunePosition*& position) {
   Kept kept;
   Status status = check_not_staged(tensor, call);
@@ -75,8 +76,7 @@ bool Job::is_far(std::uint32_t tensor) const noexcept {
   return shared_.stage != nullptr && shared_.stage->is_far(tensor);
 }
 
-// A part at a time, as much as there is page-locked memory for. Jobs that have ended have residuals
-// too.
+// Copies in parts that fit the page-locked memory. Jobs that have ended have residuals too.
 Status Job::move_residual(
     Lock& lock, std::uint32_t tensor, CopyStage::Direction direction,
     const std::function<void(std::span<float> part, std::size_t first)>& use) {
@@ -118,7 +118,7 @@ Status Job::flush_residuals() {
   return shared_.calls.flush_residuals();
 }
 
-// The lock is another call's between two tensors: a pass over a big model takes long.
+// The lock is free for other calls between two tensors, since a pass over a big model takes long.
 Status Job::left_behind(LeftBehind& found) {
   Status status;
   const std::uint32_t count = shared_.calls.layout().tensor_count();
@@ -134,13 +134,14 @@ Status Job::left_behind(LeftBehind& found) {
     }
     Kept kept;
     if (status.ok()) status = shared_.calls.residual(tensor, kept);
-    // A velocity behind it is of gradients that were delivered, too.
+    // Without the velocity behind the residual, which is of delivered gradients too.
     if (status.ok()) found.add(kept.values.first(shared_.calls.layout().tensor(tensor).elem_count));
   }
   return status;
 }
 
-// What can't be told, because a step is under way or the job has failed, says more by itself.
+// Empty where the residual can't be told, because a step is under way or the job has failed: the
+// error says more.
 std::string Job::left_behind_note() {
   LeftBehind found;
   if (!log_.wants(SLUICE_LOG_WARN) || !left_behind(found).ok()) return {};

@@ -4,7 +4,7 @@
 
 namespace sluice::client {
 
-// With the lock held. While the job works.
+// With the lock held, while the job works.
 Status Job::find_store(LayerIndex layer, const char* call, Store*& store) const {
   if (Status status = shared_.session.status(); !status.ok()) return status;
   store = shared_.session.store();
@@ -18,7 +18,7 @@ Status Job::find_store(LayerIndex layer, const char* call, Store*& store) const 
   return {};
 }
 
-// What a worker should know of a store that is not as new as it may think; empty: nothing.
+// A warning about a store that is older than the worker may think; empty: none.
 std::string Job::kept_note() const {
   const Lock lock = shared_.mutex.lock();
   const Store* store = shared_.session.store();
@@ -91,7 +91,7 @@ Status Job::wait_push(LayerIndex layer, std::int32_t timeout_ms) {
       [&] { return "push of layer " + std::to_string(layer); });
 }
 
-// Meanwhile this worker computes nothing: its pulls leave before its pushes.
+// This worker computes nothing meanwhile, so its pulls leave before its pushes.
 Status Job::wait_pull(LayerIndex layer, std::int32_t timeout_ms) {
   Lock lock = shared_.mutex.lock();
   Store* store = nullptr;

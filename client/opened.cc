@@ -50,12 +50,12 @@ std::uint64_t machine_memory_bytes() {
   return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
 }
 
-// Says whose error it is, as the session's texts do.
+// Adds the place to an error, in the form of the session's texts.
 Status at_place(const JoinRequest& request, const Status& status) {
   return {status.code(), error_prefix(request.session) + status.message()};
 }
 
-// `world_size`: of what shares an appliance.
+// `world_size`: of the ranks at one appliance.
 Result<Layout> make_layout(const JoinRequest& request, std::size_t world_size) {
   const std::size_t chunk_bytes = request.chunk_bytes != 0
                                       ? request.chunk_bytes
@@ -67,8 +67,8 @@ Result<Layout> make_layout(const JoinRequest& request, std::size_t world_size) {
   return layout;
 }
 
-// Fills in what the transport decides. `sharers` send through one port; `starts_late`: what is
-// there may start after this.
+// Opens a transport and fills in the options that it decides. `sharers` send through one port;
+// `starts_late`: the appliance may start after this.
 Result<std::unique_ptr<Transport>> open_line(const JoinRequest& request, const std::string& text,
                                              std::uint32_t sharers, bool starts_late,
                                              SessionOptions& options) {

@@ -16,14 +16,14 @@ namespace sluice::client {
 namespace {
 
 constexpr DurationNs kLongestSleep = 100 * kMillisecond;
-// With fewer cores than threads, spinning takes time from whoever has work.
+// With fewer cores than threads, spinning takes time from threads that have work.
 constexpr unsigned kCoresForSpinning = 8;
 constexpr DurationNs kSpinLimit = 20 * kMicrosecond;
-// Of each direction in a loop, so that neither starves the other.
+// Datagrams of each direction in a loop, so that neither starves the other.
 constexpr std::size_t kDatagramsPerLoop = 2 * kBurst;
 constexpr std::size_t kUsualEvents = 64;
 
-// In the trace.
+// The event's name in the trace.
 constexpr const char* name_of(Event::Kind kind) noexcept {
   if (kind == Event::Kind::kDetoured) return "detour";
   return kind == Event::Kind::kReturned ? "back from a detour" : "stalled";
@@ -110,14 +110,14 @@ void Progress::run() {
   }
 }
 
-// Before anybody hears that the tensors are done and says what became of them.
+// Called before any caller can learn that the tensors are done.
 void Progress::drain_trace() {
   if (trace_ == nullptr) return;
   TensorTimes times;
   while (shared_.driven.poll_trace(times)) trace_->done(times);
 }
 
-// Runs `body` with the lock held; body calls what it is given where a caller may come between.
+// Runs `body` with the lock held. `body` calls its argument where a caller may take the lock.
 template <class Body>
 void Progress::with_lock(TimeNs now, Body body) {
   auto lock = shared_.mutex.lock_for_progress();
@@ -149,11 +149,11 @@ void Progress::fill_transmit_burst(Lane& lane, std::size_t most, TimeNs now, Giv
     bytes += slot.total_bytes();
     give_way();
   }
-  // It has just failed: callers who see that may use their memory as they like.
+  // The job has just failed: callers that see the failure may use their memory as they like.
   if (!shared_.calls.status().ok()) let_go_of_callers_memory();
 }
 
-// What the transports have not taken is copied, as it may wait for long.
+// Copies the payloads that the transports have not taken, as these may wait for long.
 void Progress::let_go_of_callers_memory() noexcept {
   for (const auto& lane : lanes_)
     for (std::size_t i = lane->tx_first; i < lane->tx_count; ++i) {
@@ -163,8 +163,8 @@ void Progress::let_go_of_callers_memory() noexcept {
   shared_.reading.store(false, std::memory_order_release);
 }
 
-// Moves `now` on when something came: a datagram must not seem to be here before it has come, or
-// round trips would be too short by what the loop did before.
+// Moves `now` on when a datagram came. Otherwise it would seem to arrive before it did, and round
+// trips would be too short by the loop's earlier work.
 bool Progress::receive(Lane& lane, TimeNs& now) {
   bool worked = false;
   for (std::size_t count = 0; count < kDatagramsPerLoop; count += kBurst) {
@@ -183,7 +183,7 @@ bool Progress::receive(Lane& lane, TimeNs& now) {
   return worked;
 }
 
-// Everything else that the sessions do in one loop. False: the job is over for this thread.
+// All other work of the sessions in one loop. False: the job is over for this thread.
 bool Progress::act(TimeNs now) {
   TransportCounters counters;
   for (const auto& lane : lanes_) {
@@ -260,7 +260,7 @@ bool Progress::transmit(Lane& lane, TimeNs now) {
   return count != 0;
 }
 
-// What the membership has done with memory that is not its own. With the lock held.
+// Notes the membership's use of memory that is not its own. With the lock held.
 void Progress::note(const Event& event) {
   if (event.kind == Event::Kind::kStateSent) shared_.giving = {};
   const bool ended = event.kind == Event::Kind::kLeft || event.kind == Event::Kind::kFailed;
@@ -292,7 +292,7 @@ void Progress::note_copied() {
   if (shared_.calls.state() == SessionState::kClosed) shared_.copies.notify_one();
 }
 
-// Without memory a line of the log is missing, no more.
+// Without memory only a line of the log is missing.
 void Progress::try_to_tell(const Event& event) noexcept {
   try {
     tell(event);
@@ -337,7 +337,7 @@ void Progress::tell(const Event& event) {
     case Event::Kind::kCollectiveDone:
     case Event::Kind::kPushDone:
     case Event::Kind::kPullDone:
-    case Event::Kind::kLeft: break;  // whoever waits for it asks the membership
+    case Event::Kind::kLeft: break;  // a waiting caller asks the membership
   }
 }
 
@@ -356,8 +356,8 @@ void Progress::idle(TimeNs now) {
   [[maybe_unused]] const ssize_t read = ::read(shared_.wake_fd.get(), &drained, sizeof drained);
 }
 
-// The transport that waits for room to send knows best what wakes it; to it, all others are one
-// more thing that does.
+// Sleeps in the transport that waits for room to send, since it knows best what wakes it. To that
+// transport the others are one more descriptor.
 void Progress::wait(DurationNs sleep_ns) noexcept {
   const auto full = std::ranges::find_if(lanes_, [](const auto& lane) { return !lane->empty(); });
   const auto& waiting = full == lanes_.end() ? lanes_.front() : *full;

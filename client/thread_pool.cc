@@ -12,9 +12,9 @@ constexpr int kMaxThreads = 4;
 
 int threads() { return std::clamp(tbb::info::default_concurrency() / 2, 1, kMaxThreads); }
 
-// One for all jobs of the process, for ever: a thread that has come to the end of one arena's work
-// looks there for more, a fifth of a second on a loaded machine, before it goes to another. No
-// place is kept for threads that call: the progress thread never works here.
+// One arena for all jobs of the process, for ever. A thread that has come to the end of one arena's
+// work looks there for more, a fifth of a second on a loaded machine, before it goes to another
+// arena. No place is kept for calling threads: the progress thread never works here.
 tbb::task_arena& shared_arena() {
   static auto* const arena = new tbb::task_arena(threads(), 0);
   return *arena;

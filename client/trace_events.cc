@@ -14,7 +14,7 @@ std::string microseconds(DurationNs ns) {
               std::abs(ns) % kMicrosecond);
 }
 
-// Process 0 is the idle process to some viewers.
+// Some viewers take process 0 for the idle process.
 std::uint32_t process_of(const TraceIdentity& identity) {
   return 1u + identity.rank.value + std::uint32_t{identity.ordinal} * kMaxWorkers;
 }
@@ -76,7 +76,7 @@ void append_offset(std::string& out, const char* name, TimeNs at_ns, TimeNs read
   if (at_ns != 0) out += text(",\"%s\":%s", name, microseconds(at_ns - ready_ns).c_str());
 }
 
-// Bytes of the UTF-8 sequence that `text` begins with; 0: it begins with none.
+// The bytes of the UTF-8 sequence at the start of `text`; 0: it starts with none.
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -196,11 +196,11 @@ void append_tensor(std::string& out, const TraceIdentity& identity, const TraceT
 
   // Slices of a track must not overlap. Where chunks of the tensor are in several phases at once, a
   // phase begins when the last of them has left the one before; the instants and the arguments
-  // above are as measured. How long the last packet was on its way is not known: at least this.
+  // above are as measured. The last packet's time on the way is unknown; this is the least.
   const TimeNs arrived_ns =
       times.packets == 0 ? 0 : times.last_sent_ns + times.smallest_round_trip_ns / 2;
-  // A store does not say when the clock came that a layer was parked for, nor does an appliance
-  // when a sum was complete that this rank does not want: it is done when it is counted.
+  // No message tells the arrival of the clock that a layer was parked for, nor the completion of a
+  // sum that this rank does not want. Such a tensor is done when it is counted.
   const bool of_store = times.of_store;
   const bool unwanted = times.packets != 0 && times.kth_contribution_ns == 0 && !of_store;
   const std::array<std::pair<const char*, TimeNs>, 6> phases{{

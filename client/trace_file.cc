@@ -35,7 +35,7 @@ Result<std::unique_ptr<TraceFile>> TraceFile::open(TraceFileOptions options, Log
   std::filesystem::create_directories(options.folder, error);
   if (error) return cannot(options.folder, "make it", error.message());
   const std::string path = options.folder + "/" + trace_file_name(options.identity);
-  // A new file, never the old one emptied: a process of this rank may still write to that.
+  // Always a new file: an older process of this rank may still write to the old one.
   if (std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error)))
     ::unlink(path.c_str());
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -204,7 +204,7 @@ void TraceFile::write_records() {
   writing_marks_.clear();
 }
 
-// What was appended last is taken back when there is no room for it.
+// Takes the last events back when there is no room for them.
 void TraceFile::keep_within_limit(std::size_t before, Step step) {
   if (written_bytes_ + text_.size() + kRemarkBytes <= options_.limit_bytes) return;
   text_.resize(before);
@@ -212,7 +212,8 @@ void TraceFile::keep_within_limit(std::size_t before, Step step) {
       std::to_string(step) + ": the rest of the run is not in it");
 }
 
-// Returns 0 or an error number. Whole events only: what a full disk cut off is taken back.
+// Returns 0 or an error number. Writes whole events only: an event that a full disk cut off is
+// taken back.
 int TraceFile::write_text() {
   int failed = 0;
   std::size_t done_bytes = 0;

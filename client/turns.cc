@@ -1,5 +1,5 @@
-// What a rank does next in a job in which steps can be complete without it: the one order of calls
-// that keeps all replicas the same.
+// The next act of a rank in a job whose steps can be complete without it: the one order of calls
+// that keeps all replicas equal.
 #include "client/clock.h"
 #include "client/job.h"
 #include "client/job_wait.h"

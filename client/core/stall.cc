@@ -1,4 +1,5 @@
-// What a step waits for, in words: tensors, ranks, and when each rank was last heard.
+// The text of a stall: the tensors and the ranks that a step waits for, and when each rank was last
+// heard.
 #include <algorithm>
 
 #include "aggregator/base/check.h"

@@ -14,7 +14,7 @@
 namespace sluice::client {
 namespace {
 
-// Between two questions to the device while copies, kernels or fences are under way.
+// The time between two questions to the device while copies, kernels or fences are under way.
 constexpr std::chrono::microseconds kLook{20};
 constexpr DurationNs kStopLimit = kSecond;
 
@@ -80,7 +80,7 @@ void Copier::run() {
   for (const Running& copy : running_) device_.drop(copy.mark);
 }
 
-// Submits what is ready, and ends steps. True: something has changed.
+// Submits the tensors that are ready, and ends steps. True: something has changed.
 bool Copier::serve() {
   bool changed = false;
   Submission submission;
@@ -90,7 +90,7 @@ bool Copier::serve() {
       const Status status = submit_(submission);
       if (status.ok()) continue;
       stage_.summed(submission.tensor, status.code(), false);
-      // After the job's end, and while it is behind, every submission ends so.
+      // After the job's end, and while the rank is behind, every submission ends in an error.
       if (shared_.calls.status().ok() && shared_.calls.behind_status().ok()) fail(status.message());
     }
     if (!stage_.poll_end()) break;

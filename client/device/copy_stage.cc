@@ -12,7 +12,7 @@ constexpr double kInFlightSeconds = 50e-6;
 constexpr std::size_t kPiecesInFlight = 2;
 constexpr std::size_t kLeastPieceBytes = 64 << 10;
 constexpr std::size_t kKernel = 1;  // a kernel counts as one byte
-// One that runs and one that is next: a kernel that was started can't be overtaken.
+// One kernel that runs and one that is next: a started kernel can't be overtaken.
 constexpr std::uint32_t kKernelsInFlight = 2;
 
 std::size_t tensor_bytes(const Layout& layout, std::uint32_t tensor) noexcept {

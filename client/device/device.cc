@@ -8,7 +8,7 @@ namespace sluice::client {
 namespace {
 
 constexpr const char* kPluginFile = "libsluice_cuda.so";
-// In the order in which they are tried: a copy engine leaves the device's processors to the
+// In the order in which they are tried. A copy engine leaves the device's processors to the
 // training.
 constexpr Memory kWays[] = {Memory::kDirect, Memory::kPinned, Memory::kZeroCopy};
 

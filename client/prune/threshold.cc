@@ -56,7 +56,7 @@ std::uint32_t select_near(const Values& values, std::uint64_t rank, double rank_
   return select(values, rank, low, high);
 }
 
-// The threshold with which the greatest `rank` elements leave, or about as many.
+// The threshold above which the greatest `rank` elements lie, or about as many.
 std::uint32_t greatest(const Values& values, std::uint64_t rank, bool exact, std::uint32_t seed,
                        std::span<std::uint32_t> sample) noexcept {
   const double rank_in_sample = static_cast<double>(rank) * static_cast<double>(sample.size()) /

@@ -1,4 +1,4 @@
-// What prophet knows and would do, in words: its bursts, and the block rule played through on its
+// Prophet's knowledge and plan in words: its bursts, and the block rule played through on its
 // predictions. Cold.
 #include <algorithm>
 #include <string>
@@ -22,7 +22,7 @@ struct Waiting {
   std::uint32_t packets = 0;  // not sent yet
 };
 
-// Plays one step: what is ready at a time, most urgent first, in blocks.
+// Plays one step: the tensors that are ready at a time, most urgent first, in blocks.
 class Play {
  public:
   Play(const ReadinessProfile& profile, const TensorChunks& tensors, const BlockRule& rule)
@@ -91,7 +91,7 @@ class Play {
                    : waiting.prediction.offset_ns - static_cast<DurationNs>(now_ns);
     return kNever;
   }
-  // Returns how many went, and the priority of the last.
+  // Returns the number of packets sent, and the priority of the last.
   std::pair<std::uint32_t, Priority> send(std::uint32_t packets, double now_ns) {
     std::uint32_t sent = 0;
     Priority last = 0;

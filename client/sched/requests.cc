@@ -52,8 +52,8 @@ bool RequestPool::may_go(Direction direction, const Request& request) const noex
   return direction == Direction::kPull || oldest_push_[request.layer] == request.iteration;
 }
 
-// Stalest first, then the front of the model; behind them what would only be parked, and last what
-// nobody needs yet.
+// Stalest first, then the front of the model. Behind them come pulls that would only be parked, and
+// last pulls that no rank needs yet.
 bool RequestPool::pull_before(const Request& left, const Request& right) const noexcept {
   const auto rank = [this](const Request& request) {
     const auto staleness = static_cast<std::int64_t>(request.need) - clocks_[request.layer].held;
@@ -62,8 +62,8 @@ bool RequestPool::pull_before(const Request& left, const Request& right) const n
   return rank(left) < rank(right);
 }
 
-// What can move a clock first: the fewer hold it back the better, then the more wait for it, then
-// the front of the model. Then the oldest.
+// First the push that can move a clock. The fewer ranks hold that clock back the better, then the
+// more wait for it, then the front of the model, then the oldest.
 bool RequestPool::push_before(const Request& left, const Request& right) const noexcept {
   const auto rank = [this](const Request& request) {
     const LayerClocks& clocks = clocks_[request.layer];

@@ -24,7 +24,7 @@ void PieceStream::begin(const Piece& piece, TimeNs now) noexcept {
   queue_.clear();
   const bool passed = passed_step_ >= step_;
   const TimeNs probe_at_ns = passed || held_ ? now : now + kFirstProbe;
-  // Whoever comes after the root need not say that it waits.
+  // A rank that comes after the root need not say that it waits.
   const bool present =
       piece.part == Piece::Part::kPresence && !(passed && piece.kind == CollectiveKind::kBroadcast);
   const std::uint64_t here = std::exchange(early_, 0);
@@ -61,7 +61,8 @@ std::size_t PieceStream::chunk_size(const Piece& piece, ChunkIndex chunk) const 
   return std::min<std::size_t>(chunk_bytes_, piece.bytes - chunk * chunk_bytes_);
 }
 
-// Not of the first chunk: it waits for this worker's presence, and shows that it has gone on.
+// The first chunk is never kept: it waits for this worker's presence, and shows that the worker has
+// gone on.
 Verdict PieceStream::keep_early(const wire::Packet& packet) noexcept {
   const auto& body = packet.body<wire::PieceResult>();
   const Piece next = following();
@@ -129,7 +130,8 @@ Verdict PieceStream::handle_result(const wire::Packet& packet, TimeNs now) {
   const bool data = piece_.bytes != 0 && !lost;
   if (body.payload_bytes != (data ? chunk_size(piece_, body.chunk) : 0))
     return Verdict::kShapeMismatch;
-  // The process that had this rank before may have sent others: the ranks would differ in silence.
+  // An earlier process of this rank may have sent other data, and then the ranks would differ in
+  // silence.
   if (data && piece_.kind == CollectiveKind::kBroadcast && piece_.part == Piece::Part::kData &&
       std::memcmp(piece_.source + body.chunk * chunk_bytes_, packet.payload().data(),
                   packet.payload().size()) != 0) {

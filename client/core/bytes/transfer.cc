@@ -16,7 +16,7 @@ constexpr Priority kStatePriority = kLeastUrgent;  // gradients do not wait for 
 
 }  // namespace
 
-// The only changes that there are.
+// The legal changes of role.
 void Transfers::become(Role role) noexcept {
   const auto from = [this](std::initializer_list<Role> roles) {
     return std::find(roles.begin(), roles.end(), role_) != roles.end();
@@ -55,7 +55,7 @@ void Transfers::caught_up(TimeNs now) noexcept {
   tell(now);
 }
 
-// The request or the report leaves now, and again until a status shows that it has arrived.
+// The request or the report leaves now, and once more until a status shows that it has arrived.
 void Transfers::tell(TimeNs now) noexcept {
   CHECK(role_ == Role::kAsking || role_ == Role::kTelling);
   send_control_ = true;
@@ -144,7 +144,7 @@ Piece Transfers::data_piece(std::uint64_t offset) const noexcept {
   return piece;
 }
 
-// The giver does not wait for what was lost on the way here.
+// The giver does not wait for packets that were lost on the way here.
 Piece Transfers::following() const noexcept {
   if (role_ != Role::kReceiving || in_header_) return {};
   const std::uint64_t offset = offset_ + piece().bytes;
@@ -157,7 +157,7 @@ void Transfers::piece_done(bool /*lost*/, TimeNs now) {
   if (!in_header_) offset_ += piece().bytes;
   CHECK(in_header_ || offset_ <= header_.bytes);
   if (in_header_ && !giver()) {
-    // The size is the other rank's word: an operating system that promises more memory than it has
+    // The other rank states the size. An operating system that promises more memory than it has
     // would end this process for it.
     const bool fits = header_.bytes <= options_.max_state_bytes;
     if (fits) receiving_.reset(new (std::nothrow) std::uint8_t[header_.bytes]);
@@ -176,7 +176,7 @@ void Transfers::piece_done(bool /*lost*/, TimeNs now) {
   }
 }
 
-// There is no memory for it. The others need not be held for this rank.
+// There is no memory for the state. The others need not be held for this rank.
 void Transfers::refuse_state(bool fits, TimeNs now) {
   CHECK(receiving_ == nullptr && !giver());
   become(Role::kReceived);
@@ -203,24 +203,25 @@ void Transfers::handle_status(const wire::Status& status, TimeNs now) {
   if (mine &&
       (role_ == Role::kAsking || (role_ == Role::kReceiving && status.transfer_step > first_step_)))
     return start_receiving(status, now);
-  // The transfer is over, but not for this rank: it was given up for a while. Ask again.
+  // The transfer is over, but not for this rank, which was given up for a while: ask once more.
   if (role_ == Role::kReceiving && !mine && is_answer_after(status, receiving_ns_)) {
     move_to(current_step());
     become(Role::kAsking);
     tell(now);
   }
-  // A status that answers a keepalive of after the report, and does not name this transfer any
+  // A status that answers a keepalive sent after the report, and does not name this transfer any
   // more, shows that the report has arrived.
   if (role_ == Role::kTelling && !mine && is_answer_after(status, told_ns_)) {
     become(Role::kNone);
     stop_telling();
   }
   const bool wanted = named && status.transfer_source == options_.rank.value;
-  // Statuses overtake each other: one of before ends nothing.
+  // Statuses overtake each other: an earlier status ends nothing.
   const bool newer = status.transfer_step > first_step_ || is_answer_after(status, wanted_ns_);
   if (giver() && newer && (!wanted || status.transfer_step != first_step_)) stop_giving();
   if (!wanted || role_ == Role::kAsking || role_ == Role::kReceiving || giver()) return;
-  // Its steps may hold another state already; or it is of before this rank's own transfer.
+  // The transfer's steps may hold another state already, or the transfer is older than this rank's
+  // own.
   if (status.transfer_step <= given_step_ ||
       (role_ != Role::kNone && status.transfer_step <= first_step_))
     return;

@@ -31,7 +31,7 @@ Status Calls::status() const {
 
 // ---- steps ----
 
-// A store has layers, which are pushed and pulled, and no steps.
+// A store has layers, which are pushed and pulled, and has no steps.
 Status Calls::check_steps() const {
   if (!options_.store) return status();
   return refuse(StatusCode::kInvalidArgument,
@@ -76,7 +76,7 @@ Status Calls::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
   return {};
 }
 
-// ---- tensors that travel at a loss ----
+// ---- lossy tensors ----
 
 Status Calls::residual(std::uint32_t tensor, Kept& kept) {
   CHECK(tensor < tensors_.count());

@@ -80,7 +80,7 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
     const Dtype result = tensor.hop == Hop::kFirst ? tensor.dtype : wire_dtype(tensor, wire);
     layout.wire_dtypes_.push_back(travels);
     layout.result_dtypes_.push_back(result);
-    // A chunk that travels in one format holds what it does in another one on the next leg.
+    // A chunk must have the same elements in the formats of all legs.
     const Dtype widest = tensor.hop == Hop::kWhole ? travels : tensor.dtype;
     const std::uint64_t chunk_elems =
         (chunk_bytes - (payload_bytes(widest, 1) - dtype_bytes(widest))) / dtype_bytes(widest);

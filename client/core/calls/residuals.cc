@@ -11,7 +11,7 @@
 namespace sluice::client {
 namespace {
 
-// What is not finite left, or was lost; it does not come again.
+// A value that is not finite has left or is lost; it does not come back.
 void update_velocity(const float* gradient, float momentum, float* velocity,
                      std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
@@ -197,7 +197,8 @@ void Residuals::update(const ChunkSpan& span, const float* gradient, bool delive
   agg::keep_rest(value_of(span, gradient), at(span), span.elem_count,
                  delivered ? left_.data() : nothing_.data());
   if (!has_velocity(span.tensor) || !delivered) return;
-  // Only where something was pruned away it starts anew: what leaves whole keeps its momentum.
+  // The velocity starts anew only where a value was pruned away: a tensor that leaves whole keeps
+  // its momentum.
   if (!thresholds_.prunes(span.tensor) || limits_[span.tensor] == kPruneNothing) return;
   float* const velocity = velocity_at(span);
   for (std::size_t i = 0; i < span.elem_count; ++i)

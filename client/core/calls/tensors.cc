@@ -24,7 +24,7 @@ Tensors::Tensors(const SessionOptions& options, const Layout& layout, Step first
   joined_.reserve(rows_.size());
 }
 
-// What holds between any two calls.
+// The invariants between any two calls.
 void Tensors::check() const noexcept {
   DCHECK(current_ <= filling_);
   DCHECK(filled_ < rows_.size());
@@ -127,7 +127,7 @@ void Tensors::fill_next() noexcept {
 
 // ---- the step under way ----
 
-// The only changes that there are: a tensor joins the step, is done, and begins the next one.
+// The legal changes: a tensor joins the step, is done, and begins the next step.
 void Tensors::become(Row& row, Part part) noexcept {
   const bool was_active = row.part != Part::kUnasked && row.part != Part::kDone;
   switch (part) {
@@ -140,7 +140,7 @@ void Tensors::become(Row& row, Part part) noexcept {
   row.part = part;
 }
 
-// It takes part in the step under way, for which it has been asked.
+// The tensor takes part in the step under way, which has asked for it.
 void Tensors::join(std::uint32_t tensor) noexcept {
   Row& row = rows_[tensor];
   CHECK(row.asked >= current_);

@@ -14,10 +14,10 @@ namespace sluice::client {
 namespace {
 
 constexpr DurationNs kFirstRetry = 100 * kMillisecond;
-// As often as keepalives: an appliance that has admitted this worker, whose port comes and goes,
-// hears of it and does not end the job.
+// As often as keepalives, so that an appliance that has admitted this worker, whose port comes and
+// goes, hears of it and does not end the job.
 constexpr DurationNs kLastRetry = 250 * kMillisecond;
-// While the job's memory is made, which takes a small job milliseconds and a big one minutes.
+// While the job's memory is made. That takes a small job milliseconds and a big one minutes.
 constexpr DurationNs kFirstAsking = 5 * kMillisecond;
 constexpr DurationNs kBareAfter = 1500 * kMillisecond;
 constexpr DurationNs kUnreachableAfter = kSecond;
@@ -25,7 +25,8 @@ constexpr int kUnreachableReports = 3;
 constexpr std::size_t kBareBytes = sizeof(wire::CommonHeader) + sizeof(wire::Join);
 constexpr std::size_t kLeastPrints = 16;  // where the job's datagrams have room for fewer
 
-// Neighbours that have one fingerprint, so that those of all tensors fit.
+// The number of neighbouring tensors that share a fingerprint, so that the fingerprints of all
+// tensors fit.
 std::uint32_t print_tensors(const Layout& layout, std::size_t world_size) noexcept {
   const std::size_t whole_bytes = wire::datagram_bytes(layout.chunk_bytes(), world_size);
   const std::size_t room = whole_bytes > kBareBytes ? (whole_bytes - kBareBytes) / 4 : 0;
@@ -109,7 +110,7 @@ JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, Ti
                     " bytes"));
 }
 
-// The only changes that there are: it ends once.
+// The legal changes: the machine ends once.
 void JoinMachine::become(Outcome outcome) noexcept {
   CHECK(outcome_ == Outcome::kPending && outcome != Outcome::kPending);
   outcome_ = outcome;
@@ -175,8 +176,8 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
   }
 }
 
-// The end of a sentence. The job's tensor there is found by its fingerprint where this rank has it
-// as well, which it has when two ranks register in different orders.
+// The end of a sentence. The fingerprint finds the job's tensor at that place in this rank's
+// layout, if two ranks have registered in different orders.
 std::string JoinMachine::describe_difference(const wire::Differs& body) const {
   const std::uint32_t first = body.first_tensor;
   const auto called = [&](std::uint32_t tensor) {
@@ -199,8 +200,8 @@ std::string JoinMachine::describe_difference(const wire::Differs& body) const {
   return text + "and there one of another name, size, type or option";
 }
 
-// Any answer is a sign of life, but one that has said the same for as long as the other ranks may
-// take is none of progress.
+// Any answer is a sign of life. An answer that has been the same for as long as the other ranks may
+// take is no sign of progress.
 Verdict JoinMachine::handle_preparing(const wire::Preparing& body, TimeNs now) noexcept {
   if (body.nonce != options_.nonce) return Verdict::kBadCookie;
   padded_passes_ = true;
@@ -282,7 +283,8 @@ Status JoinMachine::too_big(std::size_t datagram_bytes, std::size_t path_bytes) 
 void JoinMachine::fail_unreachable(TimeNs now) {
   CHECK(outcome_ == Outcome::kPending && !preparing_);
   const std::string waited = seconds_text(now - started_ns_);
-  // Not before: a path that loses some or rests for a while answers a padded one in the end.
+  // Only at the end: a path that loses some packets, or rests for a while, answers a padded one at
+  // last.
   if (bare_passes_ && !padded_passes_)
     return fail(size_error("datagrams of " + std::to_string(bare_bytes_) +
                            " bytes reach the appliance, and of those of " +

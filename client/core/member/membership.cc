@@ -17,7 +17,7 @@ constexpr DurationNs kNoticeGrace = 300 * kMillisecond;
 // A worker that was stopped (debugger, migration) for longer than this was not listening: the
 // appliance's silence counts from its return.
 constexpr DurationNs kStoppedAfter = kSecond;
-// Why ranks may be awaited there in vain.
+// The reason why ranks at such an address may be awaited in vain.
 std::string inproc_hint(const std::string& address) {
   if (!address.starts_with("inproc://")) return {};
   return ": ranks of other processes cannot come to an inproc:// address, which is this process's";
@@ -39,7 +39,7 @@ StatusCode code_of(wire::NoticeCode code) noexcept {
 
 }  // namespace
 
-// The only changes that there are. Over is over; a failed session says farewell again.
+// The legal changes. The end is final; a failed session says farewell once more.
 void Membership::become(Phase phase) noexcept {
   switch (phase) {
     case Phase::kForming: CHECK(false); break;
@@ -116,7 +116,7 @@ Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs 
   return starts ? Change::kStarted : Change::kNone;
 }
 
-// Whoever did not run for a while cannot tell whether the appliance was silent.
+// A worker that did not run for a while cannot tell whether the appliance was silent.
 void Membership::note_wakeup(TimeNs now) noexcept {
   DCHECK(now >= woke_ns_);
   if (now - woke_ns_ > kStoppedAfter) {
@@ -196,7 +196,7 @@ void Membership::leave(const wire::Leave& body, TimeNs now) noexcept {
   send_leave_ = true;
   send_keepalive_ = false;
   next_send_ns_ = now + kLeaveRepeat;
-  // The others wait for a rank that ends before them until its leave is heard.
+  // The others wait for a rank that ends before them until they hear its leave.
   const bool uneven = body.reason == wire::LeaveReason::kUneven;
   leave_until_ns_ = now + (uneven ? options_.silence_timeout_ns : kLeaveDeadline);
 }
@@ -221,7 +221,7 @@ std::string Membership::describe_forming() const {
          " ranks here; waiting for " + missing_ranks() + inproc_hint(options_.appliance_address);
 }
 
-// Ranks whose patience ended before this one's are gone because of those that never came.
+// Ranks whose patience ended before this one's have gone because of the ranks that never came.
 std::string Membership::describe_absent(TimeNs now) const {
   std::uint64_t gone[kMaskWords];
   std::size_t unseen_count = 0;

@@ -17,7 +17,7 @@ std::uint64_t PullStream::expect(std::uint32_t block) {
   return 1;
 }
 
-// All chunks of the block that wait for that, in one packet.
+// Writes the chunks of the block that wait for this clock into one packet.
 bool PullStream::write(ChunkIndex first, Transmit& transmit, std::span<std::uint8_t> out,
                        TimeNs now) {
   const std::uint64_t chunks = recovery_->take(first);
@@ -63,7 +63,7 @@ Verdict PullStream::handle_result(const wire::Packet& packet, TimeNs now) {
     block.at_clock = body.at_clock;
     block.parked = body.waiting;
   }
-  // Whoever is answered has initial values and its own pushes in.
+  // A rank gets an answer when the initial values and its own pushes are in.
   const bool counted = layer.pushing && (layer.push_step == 0 || body.own >= layer.push_step);
   Verdict verdict = Verdict::kDuplicate;
   if (layer.pulling && body.clock >= layer.need && body.own >= layer.own &&
@@ -86,14 +86,14 @@ Verdict PullStream::handle_result(const wire::Packet& packet, TimeNs now) {
     ++link_.counters.duplicate_results;
   }
   if (counted) pushes_.note_counted(index, block.all(), now);
-  // A layer's clock is that of all its blocks: too much for every packet.
+  // A layer's clock is the least of all its blocks, and too much work for every packet.
   if (changed || verdict == Verdict::kCompleted)
     queue_.pool().told(block.layer, layers_.clocks(block.layer));
   DCHECK(layers_.consistent(layer));
   return verdict;
 }
 
-// All of the layer is here.
+// All chunks of the layer are here.
 void PullStream::finish(LayerIndex index, TimeNs now) {
   Layer& layer = layers_.layers[index];
   renew(index);
@@ -113,7 +113,7 @@ void PullStream::finish(LayerIndex index, TimeNs now) {
   link_.events.push({.kind = Event::Kind::kPullDone, .tensor = index, .step = layer.held});
 }
 
-// A gap is for a stream that has something out; where none has, it is closed here.
+// A gap is left to a stream with requests under way. Where neither has any, it is closed here.
 void PullStream::hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeNs now) noexcept {
   Flow::LossSignals mine = signals;
   mine.gap &= queue_.has_out(Direction::kPull, shard) || !queue_.has_out(Direction::kPush, shard);

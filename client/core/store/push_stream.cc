@@ -77,14 +77,14 @@ void PushStream::note_counted(std::uint32_t block, std::uint64_t counted, TimeNs
   link_.events.push({.kind = Event::Kind::kPushDone, .tensor = index, .step = layer.push_step});
 }
 
-// No result of a push can be missing. A gap is for a stream that has something out: another one
-// would say that nothing was lost.
+// A push has no result that could be missing. A gap is left to a stream with requests under way:
+// another one would close it as no loss.
 void PushStream::hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeNs now) noexcept {
   const bool gap = signals.gap && queue_.has_out(Direction::kPush, shard);
   recovery_->hint(shard, {.gap = gap}, now, link_.flows[shard]);
 }
 
-// Pulls that wait say more.
+// Pulls that wait tell more.
 std::string PushStream::describe(TimeNs now) const {
   if (!in_progress() || layers_.pulling_count != 0) return {};
   return describe_wait(now) + ": " + std::to_string(layers_.pushing_count) +

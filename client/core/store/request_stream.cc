@@ -29,7 +29,7 @@ void RequestQueue::count_suspension(TimeNs now) noexcept {
   suspended_since_ns_ = now;
 }
 
-// The pool's next block, from now on looked after by its Recovery.
+// The pool's next block, which its Recovery looks after from now on.
 bool RequestQueue::next_unit() {
   if (!pool_.next(suspended_, unit_)) return false;
   note_age();
@@ -141,7 +141,7 @@ Verdict RequestStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   if (!layers_.started) return Verdict::kNotStarted;
   if (body.block >= layers_.blocks.size()) return Verdict::kBadChunk;
   const Layer& layer = layers_.of_block(body.block);
-  // A late answer, about what is done or was asked before.
+  // A late answer to an earlier question, or about a push or pull that is done.
   if (!under_way(layer) || body.step != step_of(layer)) return Verdict::kProbe;
   send_again(body.block, recovery_->answer(body, now, flow_of(body.block)));
   note_counted(body.block, body.counted, now);

@@ -1,4 +1,4 @@
-// What is not pushed to a store: values that are not finite. At -O3, so that the loop is
+// The check that keeps values that are not finite out of a store. At -O3, so that the loop is
 // vectorised.
 #include <bit>
 #include <string>
@@ -9,7 +9,7 @@
 namespace sluice::client {
 namespace {
 
-// As the bits of exponents say.
+// By the bits of the exponents.
 bool is_finite(std::span<const float> values) noexcept {
   constexpr std::uint32_t kExponent = 0x7f80'0000;
   std::uint32_t found = 0;

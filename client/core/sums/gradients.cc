@@ -35,7 +35,7 @@ Status GradientStream::join(const wire::Accept& accept) {
             error_prefix(options_) + "the job is at step " + std::to_string(open_step) +
                 "; a synchronous job cannot be joined in mid-run: stop the other ranks and start "
                 "it again from a checkpoint"};
-  // Of what is pruned they would see the norm or the signs of a few elements.
+  // The policy would see the norm or the signs of the few elements that pruning leaves.
   const PolicyKind kind = accept.policy.kind;
   const bool reads_signs = kind == PolicyKind::kSaina;
   const bool reads_norms = kind == PolicyKind::kGoodput || kind == PolicyKind::kRamp;
@@ -59,7 +59,8 @@ void GradientStream::set_up(const wire::Accept& accept) {
   for (std::uint32_t tensor = 0; tensor < layout_.tensor_count(); ++tensor)
     relays |= layout_.tensor(tensor).relayed;
   departures_.assign(accept.shards, {});
-  // A place a chunk: what is more urgent overtakes, and what it overtook holds no window.
+  // One place for each chunk: a more urgent packet overtakes, and the packet that it overtook holds
+  // no window.
   const std::size_t departures = layout_.chunk_count() / accept.shards + kChunksPerBlock;
   for (std::uint16_t shard = 0; relays && shard < accept.shards; ++shard)
     departures_[shard] = Ring<Departure>(departures);
@@ -133,8 +134,8 @@ void GradientStream::give_up(const Status& why) {
       link_.events.push({.kind = Event::Kind::kTensorLost, .tensor = tensor, .status = why});
 }
 
-// The tensor takes part in the step under way, with data or without. What has come for it already
-// is applied, so this may end the step.
+// The tensor takes part in the step under way, with data or without. The results that have come for
+// it are applied now, so this may end the step.
 void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
   if (scheduled_count_++ == 0) scheduler_->begin_step(now);
   CHECK(scheduled_count_ <= tensors_.count() && averages_[tensor].chunks_left == 0);
@@ -168,7 +169,8 @@ void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
   }
 }
 
-// Its result is not here. It is contributed while the step is open, and otherwise only pulled.
+// The chunk's result is not here. The chunk is contributed while the step is open, and otherwise
+// only pulled.
 void GradientStream::schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept {
   const Step current = current_step();
   DCHECK(!recovery_->wants(chunk));

@@ -1,4 +1,4 @@
-// Stream 0 of a worker that is late: what the appliance answers about its chunks, steps that closed
+// Stream 0 of a worker that is late: the appliance's answers about its chunks, steps that closed
 // without it, and falling behind.
 #include <algorithm>
 #include <bit>
@@ -49,7 +49,7 @@ void GradientStream::send_again(std::uint32_t block, std::uint64_t chunks) {
   }
 }
 
-// The appliance has these chunks, of the block that begins with `first`.
+// The appliance has these chunks of the block that begins with `first`.
 void GradientStream::finish_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now) {
   const Step step = current_step();
   DCHECK(first % kChunksPerBlock == 0);
@@ -58,19 +58,20 @@ void GradientStream::finish_unwanted(ChunkIndex first, std::uint64_t chunks, Tim
     arrived(first + static_cast<ChunkIndex>(std::countr_zero(rest)), now);
 }
 
-// All chunks of earlier steps are closed, in every shard: nobody needs this worker's part of them.
+// All chunks of earlier steps are closed, in every shard: no rank needs this worker's part of them.
 void GradientStream::advance_open_step(Step open_step, TimeNs now) noexcept {
   CHECK(tolerant() && open_step > known_open_);
   const bool was_closed = closed();
   known_open_ = open_step;
-  // What is on its way to the step under way may be counted there, however far the others are.
+  // A late chunk that is on its way to the step under way may be counted there, however far the
+  // others are.
   if (!tensors_.begun()) late_.expire(std::max(current_step(), known_open_));
   if (was_closed || !closed() || !tensors_.behind_status().ok()) return;
   CHECK(started_);
   recovery_->close_step(now + kIdleProbeInterval);
 }
 
-// What was sent and not answered left with its residual.
+// A contribution that was sent and not answered has left with its residual.
 void GradientStream::discard_unknown(std::uint32_t tensor) noexcept {
   CHECK(has_data(tensor));
   for (ChunkIndex chunk = layout_.first_chunk(tensor); chunk < layout_.first_chunk(tensor + 1);

@@ -73,7 +73,7 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
   return best;
 }
 
-// The dense payload of an entry, or of none; until the next one.
+// The dense payload of an entry, or of none. Valid until the next call.
 std::span<const std::uint8_t> GradientStream::expanded(std::span<const std::uint8_t> bytes,
                                                        std::size_t elem_count,
                                                        Dtype dtype) noexcept {
@@ -158,7 +158,7 @@ void GradientStream::count_own_non_finite(const ChunkSpan& span) noexcept {
     ++link_.counters.non_finite_inputs;
 }
 
-// What the result says about this worker's own part. The input is still there.
+// Notes the result's verdict about this worker's own part. The input is still there.
 void GradientStream::account(ChunkIndex chunk, const ChunkSpan& span, bool counted) noexcept {
   DCHECK(recovery_->wants(chunk) || (tolerant() && arena_->has(chunk)));
   if (!has_data(span.tensor)) {
@@ -252,8 +252,8 @@ Verdict GradientStream::chunk_done(std::uint32_t tensor, TimeNs now) {
   return Verdict::kCompleted;
 }
 
-// A part of a tensor that nobody contributed to, beside others, is zero on every rank: what this
-// rank has there may be its own gradient.
+// A part of a tensor that no rank contributed to, beside others, is zero on every rank. This rank's
+// memory may hold its own gradient there.
 void GradientStream::clear_absent_parts(std::uint32_t tensor) noexcept {
   const std::size_t elem_bytes = dtype_bytes(layout_.tensor(tensor).dtype);
   CHECK(tolerant() && wants_average(tensor));

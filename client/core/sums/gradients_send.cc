@@ -1,4 +1,5 @@
-// Stream 0, the sending half: what leaves next, and what a packet says of one chunk or several.
+// Stream 0, the sending half: the choice of the next packet, and what a packet says of one chunk or
+// several.
 #include <algorithm>
 #include <bit>
 #include <new>
@@ -12,8 +13,8 @@
 
 namespace sluice::client {
 
-// Contributions sent and not known to have arrived. Other packets do not count: nothing tells of
-// them while nothing else is sent, and a chunk that is not outstanding has nothing to wait for.
+// Contributions sent and not known to have arrived. Other packets do not count: no answer tells of
+// them while no other packet is sent, and a chunk that is not outstanding has nothing to wait for.
 std::uint32_t GradientStream::in_flight(std::uint16_t shard) const noexcept {
   if (recovery_->nothing_outstanding(shard)) return 0;
   return static_cast<std::uint32_t>(
@@ -64,13 +65,13 @@ std::span<const std::uint8_t> GradientStream::input_of(const ChunkSpan& span) co
   const std::size_t elem_bytes = dtype_bytes(layout_.tensor(span.tensor).dtype);
   const void* const input = tensors_.submission(span.tensor).input;
   DCHECK(input != nullptr && has_data(span.tensor));
-  // Nobody reads it: Residuals has what leaves of it.
+  // The session does not read far memory: Residuals has the values that leave of it.
   if (residuals_.is_far(span.tensor)) return {static_cast<const std::uint8_t*>(input), elem_bytes};
   return {static_cast<const std::uint8_t*>(input) + span.first_elem * elem_bytes,
           span.elem_count * elem_bytes};
 }
 
-// Its gradient, a late one of before, or its presence.
+// The chunk's gradient, an earlier late one, or this worker's presence.
 GradientStream::Offer GradientStream::offer_of(ChunkIndex chunk,
                                                const ChunkSpan& span) const noexcept {
   const std::uint32_t tensor = span.tensor;
@@ -91,8 +92,9 @@ GradientStream::Offer GradientStream::offer_of(ChunkIndex chunk,
   return {.base_step = late_.waiting() ? late_.newest_base() : current_step() - 1};
 }
 
-// Of chunks that were taken together, those that one packet can speak of; the others wait again.
-// The chunk that stood for them with the scheduler may have been counted meanwhile: it has no say.
+// Of chunks that were taken together, those that one packet can speak of; the others wait once
+// more. The chunk that stood for them with the scheduler has no say: it may have been counted
+// meanwhile.
 std::uint64_t GradientStream::keep_fitting(std::uint32_t block, std::uint64_t chunks) noexcept {
   std::uint64_t kept = 0;
   Offer first;
@@ -127,7 +129,7 @@ std::uint64_t GradientStream::keep_fitting(std::uint32_t block, std::uint64_t ch
   return kept;
 }
 
-// Adds the chunk to the sparse packet that is being made. False: it has no place there.
+// Adds the chunk to the sparse packet under construction. False: it does not fit there.
 bool GradientStream::add_entry(std::uint64_t bit, const ChunkSpan& span,
                                const Offer& offer) noexcept {
   DCHECK((entries_.chunks & bit) == 0);
@@ -146,8 +148,8 @@ bool GradientStream::add_entry(std::uint64_t bit, const ChunkSpan& span,
   return true;
 }
 
-// A gradient stays where it is, or is packed straight into the packet; what waits to be requeued
-// may make room for something newer.
+// A gradient stays in its place, or is packed straight into the packet. A late chunk that waits to
+// be requeued may make room for a newer one.
 void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Transmit& transmit,
                                   std::span<std::uint8_t> out, TimeNs now) noexcept {
   const std::uint32_t block = choice.chunk / kChunksPerBlock;
@@ -229,7 +231,7 @@ std::size_t GradientStream::finish_entries(std::span<std::uint8_t> out) const no
 
 std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept {
   Flow& flow = link_.flows[0];
-  // Whoever has heard nothing for a while does not know how far the others are.
+  // A worker that has heard nothing for a while does not know how far the others are.
   const bool stale = now - flow.heard_ns() > kIdleProbeInterval;
   CHECK(reports_due_.finished != 0 && reports_due_.finished <= current_step());
   wire::Finished body{.flow = flow.next_header(now), .step = reports_due_.finished};
@@ -238,7 +240,7 @@ std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs n
   return wire::encode(out, link_.identity, body);
 }
 
-// The report of a gradient without one: only the step that it would be of.
+// Reports the step that this worker has reached, without a gradient.
 std::size_t GradientStream::write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept {
   CHECK(reports_due_.reached && tolerant());
   reports_due_.reached = false;

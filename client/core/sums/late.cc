@@ -5,7 +5,7 @@
 
 namespace sluice::client {
 
-// What holds between any two calls.
+// The invariants between any two calls.
 void LateChunks::check() const noexcept {
   DCHECK(waiting_count_ <= entries_.size());
   DCHECK(requeues() || waiting_count_ == 0);
@@ -48,7 +48,7 @@ void LateChunks::requeued(ChunkIndex chunk) noexcept {
   check();
 }
 
-// It is not on its way: where there is a residual, nothing is lost.
+// The chunk is not on its way: where there is a residual, nothing is lost.
 void LateChunks::drop(ChunkIndex chunk) noexcept {
   DCHECK(waiting(chunk) && entries_[chunk].base >= oldest_base_);
   const ChunkSpan span = layout_.chunk(chunk);

@@ -36,8 +36,8 @@ constexpr std::uint16_t kTransmitEntries = 1024;
 constexpr std::uint16_t kBurst = 64;
 constexpr std::uint32_t kVirtioHeaderBytes = 12;
 constexpr std::uint32_t kBuffers = kReceiveEntries + kTransmitEntries + 4 * kBurst;
-// For all jobs of the process; pages are taken when they are first used. A job needs 13 MB, with
-// jumbo frames 50 MB.
+// For all jobs of the process. A page is taken when it is first used. A job needs 13 MB, with jumbo
+// frames 50 MB.
 constexpr const char* kMemoryMegabytes = "256";
 
 using LogFunction = void (*)(std::uint32_t level, const char* text);
@@ -309,7 +309,7 @@ std::uint32_t tx_burst(sluice_dpdk_port* port, const sluice_dpdk_frame* frames,
     return 0;
   }
   for (std::uint16_t i = 0; i < wanted; ++i) {
-    // Not NULL: a frame fits the MTU that the buffers were sized for.
+    // Never null: a frame fits the MTU for which the buffers were sized.
     const sluice_dpdk_frame& frame = frames[i];
     char* const room =
         rte_pktmbuf_append(mbufs[i], static_cast<std::uint16_t>(frame.bytes + frame.tail_bytes));

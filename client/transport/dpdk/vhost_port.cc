@@ -22,10 +22,11 @@ constexpr DurationNs kSilentArpInterval = 250 * kMillisecond;
 constexpr DurationNs kLinkCheckInterval = 50 * kMillisecond;
 // Without a descriptor to sleep on, the ring is looked at this often.
 constexpr DurationNs kPollInterval = 50 * kMicrosecond;
-// A transport that sleeps while another one receives checks this often whether it still does.
+// A transport that sleeps while another one receives checks this often whether the other still
+// does.
 constexpr DurationNs kTrustInterval = kMillisecond;
 constexpr std::uint16_t kFirstEphemeralPort = 49152;
-// The most bursts of a look, which goes on while it finds only frames for others.
+// The most bursts of one look, which goes on while it finds only other inboxes' frames.
 constexpr int kBurstsPerLook = 8;
 // Opening and closing exchange messages with the appliance, and DPDK waits for them without limit.
 constexpr std::chrono::milliseconds kOpenLimit{4000};
@@ -255,7 +256,7 @@ std::uint32_t VhostPort::send(std::span<const sluice_dpdk_frame> frames) noexcep
   return plugin_.tx_burst(port_, frames.data(), static_cast<std::uint32_t>(frames.size()));
 }
 
-// Whether something is there for this one.
+// Receives, and returns whether a frame is there for `inbox`.
 bool VhostPort::look(Inbox& inbox) noexcept {
   ++looks_;
   ++inbox.looks;
@@ -271,7 +272,7 @@ std::uint32_t VhostPort::take_burst(const Inbox& looking) noexcept {
   std::uint32_t unwanted_count = 0;
   for (const sluice_dpdk_frame& held : std::span(frames).first(count)) {
     wire::Frame frame;
-    // Shared memory does not corrupt bytes: the sender's checksum is not verified again.
+    // Shared memory does not corrupt bytes, so the sender's checksum is not verified.
     const bool valid =
         ok(wire::parse_frame({held.data, held.bytes}, wire::UdpChecksums::kTrust, frame));
     if (valid && frame.kind == wire::FrameKind::kArp) handle_arp(frame);
@@ -282,7 +283,7 @@ std::uint32_t VhostPort::take_burst(const Inbox& looking) noexcept {
   return count;
 }
 
-// False: the frame is for no inbox, or its inbox is full; it is lost, as on any network.
+// False: the frame is for no inbox, or its inbox is full. Such a frame is lost, as on any network.
 bool VhostPort::hand_over(const wire::Frame& frame, const sluice_dpdk_frame& held,
                           const Inbox& looking) noexcept {
   if (frame.dst != path_.src || frame.src != path_.dst) return false;
@@ -364,7 +365,7 @@ void VhostPort::handle_arp(const wire::Frame& frame) noexcept {
   if (!arp) return;
   const wire::ArpPacket& packet = *arp;
   if (packet.operation == wire::kArpReply) {
-    // Only what was asked for: anybody on the link can send a reply.
+    // Only the reply that was asked for: any host on the link can send one.
     if (!asked_ || packet.sender != path_.dst || packet.target != path_.src ||
         packet.sender_mac.is_group() || packet.sender_mac.is_zero())
       return;

@@ -65,7 +65,8 @@ class InprocTransport final : public Transport {
   TransportCounters counters() const noexcept override { return {}; }
 
  private:
-  // The appliance that runs here may need memory, and then there is none for this worker.
+  // The appliance runs on this thread too and may find no memory; this worker's transport is broken
+  // then.
   template <class Body>
   void try_to(Body body) noexcept {
     try {

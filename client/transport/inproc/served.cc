@@ -43,14 +43,14 @@ agg::PathKey key_of(const SocketAddress& address) noexcept {
   return key;
 }
 
-// The host alone: a flooder draws ports as it likes.
+// The host's address alone: a flooder may use any ports.
 std::uint64_t host_of(const SocketAddress& address) noexcept {
   SocketAddress host = address;
   host.set_port(0);
   return std::hash<std::string_view>{}({reinterpret_cast<const char*>(&host.storage), host.bytes});
 }
 
-// The threads of the application handle its signals.
+// The application's threads handle its signals.
 class SignalsBlocked {
  public:
   SignalsBlocked() noexcept {
@@ -125,7 +125,7 @@ class UdpServed final : public Served {
       const auto path = paths_.find({transmit.job.value, transmit.rank.value});
       if (path == paths_.end()) continue;
       const std::span<std::uint8_t> from = transmit.datagram();
-      // The buffer of a datagram that nobody gets is taken by the next.
+      // The next datagram takes the buffer of one that has no receiver.
       agg::Transmit& to = tx_buffers_[tx_count_];
       if (to.buffer.data() != from.data()) std::memcpy(to.buffer.data(), from.data(), from.size());
       tx_[tx_count_++] = {
@@ -160,7 +160,7 @@ class UdpServed final : public Served {
       bool worked = receive_control(now);
       worked |= receive_data(now);
       worked |= appliance_.serve_control(*this, now) != 0;
-      // One at a time: it may take long, and the members of other jobs wait.
+      // One order at a time: it may take long, and the members of other jobs wait.
       if (agg::MemoryOrder order; appliance_.jobs().poll_memory(order)) {
         agg::carry_out(order);
         now = monotonic_now();
@@ -174,7 +174,7 @@ class UdpServed final : public Served {
     report();
   }
 
-  // Members may need a sum once more that others have.
+  // A member may need a sum once more that others have.
   bool is_needed(TimeNs now) {
     if (!ending_.load(std::memory_order_relaxed)) return true;
     if (end_ns_ == 0) end_ns_ = asked_ns_ = now;
@@ -223,8 +223,8 @@ class UdpServed final : public Served {
     if (result.reply_bytes != 0) reply(from, result.reply_bytes);
   }
 
-  // As at the ports of sluiced (dataplane/dpdk): a sender has its share of each kind of packet.
-  // Null: it is none of this protocol's version.
+  // As at the ports of sluiced (dataplane/dpdk), a sender has its share of each kind of packet.
+  // Null: the packet is none of this protocol's version.
   bool may_be_heard(const wire::Packet* packet, const SocketAddress& from, TimeNs now) noexcept {
     if (packet == nullptr)
       return intake_.admit(agg::PuntReason::kUnauthenticated, host_of(from), now);
@@ -267,12 +267,12 @@ class UdpServed final : public Served {
     return count != 0;
   }
 
-  // Lost if the kernel does not take it: who asked asks again.
+  // A reply is lost if the kernel does not take it; the member asks once more.
   void reply(const SocketAddress& to, std::size_t bytes) noexcept {
     (void)::sendto(control_.get(), reply_.data(), bytes, MSG_DONTWAIT, to.get(), to.bytes);
   }
 
-  // What the kernel does not take yet waits, and with it the shard's results.
+  // A datagram that the kernel does not take yet waits, and so do the shard's other results.
   bool transmit() noexcept {
     if (tx_count_ == 0) return false;
     // Datagrams to one member leave in trains.
@@ -296,7 +296,7 @@ class UdpServed final : public Served {
     return true;
   }
 
-  // This device or path can't.
+  // This device or path has no segmentation.
   void give_up_trains(int error) noexcept {
     sender_.give_up();
     log_.write(SLUICE_LOG_WARN, refused_trains("from " + options_.host, error));
@@ -335,7 +335,7 @@ class UdpServed final : public Served {
   const ServedOptions options_;
   const Log log_;
   agg::Appliance appliance_;  // the thread's, but for counters
-  VerdictCounters unparsed_;  // likewise
+  VerdictCounters unparsed_;  // the thread's, but for counters
   OwnedFd control_;
   OwnedFd data_;
   const OwnedFd wake_;
@@ -345,7 +345,7 @@ class UdpServed final : public Served {
   agg::Intake intake_{std::random_device{}()};
   TimeNs end_ns_ = 0;       // when it saw ending_
   std::uint64_t late_ = 0;  // packets of members whose job is over
-  TimeNs asked_ns_ = 0;     // when a member's gradient or question came last
+  TimeNs asked_ns_ = 0;     // arrival of the last gradient or question of a member
   std::map<std::pair<std::uint16_t, std::uint16_t>, std::uint16_t> paths_;  // in addresses_
   std::vector<SocketAddress> addresses_;                                    // of members
   std::vector<std::uint8_t> request_ = std::vector<std::uint8_t>(kMaxDatagramBytes);

@@ -86,10 +86,10 @@ bool TrainReceiver::fetch(int fd) noexcept {
       ::recvmmsg(fd, messages_.data(), static_cast<unsigned>(asked_), MSG_DONTWAIT, nullptr);
   if (count <= 0) return false;
   count_ = static_cast<std::size_t>(count);
-  // Nothing is said before the first drop.
+  // The kernel reports no number before the first drop.
   if (const int drops = told(count_ - 1, SOL_SOCKET, SO_RXQ_OVFL); drops != 0)
     dropped_ = static_cast<std::uint32_t>(drops);
-  // About a burst the next time, so that what is fetched is still in the cache when it is read.
+  // About a burst the next time, so that datagrams are still in the cache when they are read.
   std::size_t datagrams = 0;
   for (std::size_t i = 0; i < count_; ++i)
     datagrams += std::max<std::size_t>(messages_[i].msg_len, 1) / segment_bytes(i);
@@ -114,7 +114,7 @@ int TrainReceiver::told(std::size_t message, int level, int type) const noexcept
   return 0;
 }
 
-// The length of all its datagrams but the last; of a single one its own.
+// The length of all datagrams of the message but the last; of a single one its own.
 std::size_t TrainReceiver::segment_bytes(std::size_t message) const noexcept {
   const std::size_t all = std::max<std::size_t>(messages_[message].msg_len, 1);
   const int bytes = told(message, IPPROTO_UDP, UDP_GRO);

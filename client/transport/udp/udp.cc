@@ -70,7 +70,7 @@ class UdpTransport final : public Transport {
     return {incoming_.data(), count};
   }
 
-  // Not more than a train, or every second one would be a short one.
+  // At most one train, or every second train would be short.
   std::size_t send_limit_bytes() const noexcept override {
     return std::min(pace_.limit_bytes(), kMaxTrainBytes - kMaxDatagramBytes);
   }
@@ -80,8 +80,8 @@ class UdpTransport final : public Transport {
     std::size_t taken = 0;
     std::size_t bytes = 0;
     blocked_ = false;
-    // An error belongs to the first message that was not sent, or is a pending one of an earlier
-    // datagram; either way the loop ends after as many errors as there are datagrams.
+    // An error belongs to the first message that was not sent, or to a datagram sent earlier.
+    // Either way the loop ends after as many errors as there are datagrams.
     for (std::size_t errors = 0; taken < datagrams.size() && errors <= datagrams.size();) {
       const std::span<mmsghdr> messages = sender_.prepare(
           datagrams.subspan(taken), [this](std::uint16_t port) -> auto& { return targets_[port]; });
@@ -203,7 +203,7 @@ class UdpTransport final : public Transport {
     log_.write(SLUICE_LOG_WARN, refused_trains("to " + remote_.text(), error));
   }
 
-  // How many datagrams the error consumed: 0 when it was a pending one of an earlier datagram.
+  // Returns how many datagrams the error consumed: 0 for a pending error of an earlier datagram.
   std::size_t handle_send_error(int error, std::size_t datagram_bytes) noexcept {
     if (error == ECONNREFUSED) {  // reported once, by whatever call comes next
       read_errors();
@@ -226,7 +226,7 @@ class UdpTransport final : public Transport {
     if (events_.size() < kMaxPathEvents) events_.push_back(std::move(event));
   }
 
-  // Returns who has said that a datagram was too big.
+  // Returns the senders of errors about a datagram that was too big.
   TooBigReports read_errors() noexcept {
     TooBigReports reports;
     for (int i = 0; i < kMaxErrorsPerDrain; ++i) {
