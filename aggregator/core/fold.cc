@@ -44,7 +44,7 @@ void add_lanes(D d, float* acc, const std::uint8_t* payload, std::size_t begin, 
   }
 }
 
-// Each vector of the accumulator is read and written once, whatever is added to it.
+// Each vector of the accumulator is read and written once for all payloads.
 template <class Format, class D>
 void add_several_lanes(D d, float* acc, bool begun, std::span<const std::uint8_t* const> payloads,
                        std::size_t begin, std::size_t end) {

@@ -44,7 +44,7 @@ std::array<std::uint32_t, kStreamsOfJob> block_counts_of(const JobSpec& spec) no
   return counts;
 }
 
-// Words of remembered signs a gradient chunk; 0 when the policy asks for none.
+// The words of remembered signs for a gradient chunk; 0 when the policy asks for none.
 std::size_t sign_words_of(const JobSpec& spec) noexcept {
   if (spec.policy.kind != PolicyKind::kSaina) return 0;
   return sign_words(spec.max_elems[index_of(StreamId::kGradients)], spec.policy.sign_stride);

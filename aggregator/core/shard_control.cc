@@ -1,5 +1,5 @@
-// How a shard carries out the control side's commands (jobs that begin and end, members that leave
-// and return, the window that waits for a resync, transfers of state), and its events in return.
+// The control side's commands to a shard (jobs that begin and end, members that leave and return,
+// the window that waits for a resync, transfers of state), and the shard's events in return.
 #include <algorithm>
 
 #include "aggregator/base/check.h"
@@ -157,7 +157,7 @@ void Shard::source_lost(Job& job, Rank rank) noexcept {
   report_lost_transfer(job);
 }
 
-// A step that somebody has begun is needed, and only its source can complete it.
+// A step that some rank has begun is needed, and only its source can complete it.
 void Shard::report_lost_transfer(Job& job) noexcept {
   const PieceSlice& slice = job.slices[id_.value].pieces_of(StreamId::kState);
   DCHECK(has_part(job, StreamId::kState) && slice.collective.step <= slice.record.step);

@@ -1,5 +1,5 @@
-// Pieces of broadcasts, barriers and transfers of state: what the first piece of a step fixes, when
-// a piece is complete, and what becomes of a broadcast whose root is gone.
+// Pieces of broadcasts, barriers and transfers of state: the operation that the first piece of a
+// step fixes, the completion of a piece, and the end of a broadcast whose root is gone.
 #include <algorithm>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// Contributions to sums: what each adds, when a sum is complete, and what the policy learns of it.
+// Contributions to sums: how each is added, when a sum is complete, and what the policy observes.
 #include <algorithm>
 #include <array>
 #include <bit>

@@ -1,5 +1,5 @@
-// What a shard sends, and when: results to every member within its credit, and between them
-// replies, written into the caller's buffers.
+// The datagrams of a shard: results to every member within its credit, and replies between them,
+// written into the caller's buffers.
 #include <algorithm>
 #include <bit>
 #include <cstring>

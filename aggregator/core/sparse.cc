@@ -1,6 +1,6 @@
 // The kernels of pruned gradients. This file includes itself once per instruction set (Highway's
-// foreach_target.h); the part under HWY_ONCE at the end is compiled once and dispatches. What
-// touches a few values only is plain code there.
+// foreach_target.h); the part under HWY_ONCE at the end is compiled once and dispatches. Functions
+// that touch only a few values are plain code there.
 #include "aggregator/core/sparse.h"
 
 #include <bit>

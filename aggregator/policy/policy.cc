@@ -70,7 +70,7 @@ void ArrivalOrder::observe(std::span<const double> durations_s) noexcept {
   ++updates_;
   const double weight = std::max(1.0 / static_cast<double>(updates_), kForget);
   for (std::size_t j = 0; j < means_s_.size(); ++j) {
-    // An unknown time has no mean: the place is unknown until somebody fills it again.
+    // An unknown time has no mean: the place stays unknown until a rank fills it once more.
     const bool mean_exists = std::isfinite(means_s_[j]) && std::isfinite(sorted_s_[j]);
     means_s_[j] = mean_exists ? means_s_[j] + weight * (sorted_s_[j] - means_s_[j]) : sorted_s_[j];
   }

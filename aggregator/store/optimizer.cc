@@ -53,7 +53,7 @@ HWY_INLINE hn::Vec<D> load_gradient(D d, const Elements& at, const Scalars& scal
   return fused(d, hn::LoadU(d, at.parameters + i), hn::Set(d, scalars.decay), gradient);
 }
 
-// lerp: from the nearer of the two ends.
+// The lerp starts from the nearer of the two ends.
 template <class D>
 HWY_INLINE hn::Vec<D> interpolated(D d, hn::Vec<D> from, hn::Vec<D> to, float share) {
   const bool near = share < 0.5f;

@@ -19,7 +19,7 @@ std::size_t floats_of_place(const StoreSpec& spec) noexcept {
   return !spec.gathers() ? 0 : spec.stride_floats() * (spec.in_rank_order ? spec.world_size : 1);
 }
 
-// Touched now, not by the first push.
+// The pages are touched now, not by the first push.
 template <class T>
 void reserve_touched(std::vector<T>& vector, std::size_t size) {
   vector.resize(size);
@@ -86,14 +86,15 @@ bool StoreShard::consistent(std::uint32_t at) const noexcept {
     at_clock += row.pushed == block.clock;
     parked += row.parked;
     if (counts && row.pushed < block.clock) return false;
-    // Of an iteration of which all chunks are in none is kept; what is applied has everybody's.
+    // A row does not stay at an iteration whose chunks are all in. An applied chunk has the pushes
+    // of all members.
     if ((row.counted & ~block.all) != 0 || (block.all != 0 && row.counted == block.all))
       return false;
     if (members_[rank] == MemberState::kLive && row.pushed == block.clock &&
         (block.applied & ~row.counted) != 0)
       return false;
     if (is_known(block) && (row.wanted & ~block.all) != 0) return false;
-    // A pull that nothing would bring back to mind.
+    // A pull that no later event would bring to mind.
     if ((row.wanted != 0) != row.parked && !row.queued) return false;
     if (row.parked && (!row.pulled || row.wanted == 0 || ready(block, row))) return false;
   }

@@ -44,15 +44,15 @@ bool StoreShard::poll_work() noexcept {
   change_at_ = 0;
   survey(change.rank);
   changes_.erase(changes_.begin());
-  // Until the last that came meanwhile is done, it is on its way there.
+  // The rank reaches its new state with the last of its changes.
   const bool is_last =
       std::ranges::none_of(changes_, [&](const Change& each) { return each.rank == change.rank; });
   if (is_last) members_[change.rank.value] = change.to;
   return !changes_.empty();
 }
 
-// Carries the change out in a block, and whatever only waited for that. Counts what the one rank's
-// row was and is: only a clock that moves has all rows read.
+// Carries the change out in a block, and the answers that waited for it. Counts the rank's row
+// before and after; only a clock that moves has all rows read.
 void StoreShard::carry_out(std::uint32_t at, const Change& change) noexcept {
   Block& block = blocks_[at];
   Row& row = this->row(at, change.rank);
@@ -84,7 +84,8 @@ void StoreShard::carry_out(std::uint32_t at, const Change& change) noexcept {
   DCHECK(consistent(at));
 }
 
-// Of a member whose push was missing in the chunks `was`, and is in `is` now.
+// Updates the counts for a member whose push was missing in the chunks `was`, and is missing in
+// `is` now.
 void StoreShard::count_missing(std::uint32_t at, std::uint64_t was, std::uint64_t is) noexcept {
   rows_swept_ += kChunksPerBlock;
   for (std::uint32_t index = 0; index < kChunksPerBlock; ++index) {

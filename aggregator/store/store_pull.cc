@@ -16,7 +16,7 @@ Verdict StoreShard::pull(const StorePull& pull) noexcept {
   if (!owns(pull.block)) return Verdict::kWrongShard;
   if (pull.rank.value >= spec_.world_size) return Verdict::kBadRank;
   const std::uint32_t at = local(pull.block);
-  // Before the initial values are there nobody knows which chunks there are: see consider().
+  // Before the initial values are there, the number of chunks is unknown: see consider().
   const std::uint64_t all = is_known(blocks_[at]) ? blocks_[at].all : ~std::uint64_t{0};
   if (pull.chunks == 0 || (pull.chunks & ~all) != 0) return Verdict::kBadChunk;
   if (members_[pull.rank.value] != MemberState::kLive) return Verdict::kNotAllowed;

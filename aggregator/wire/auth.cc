@@ -21,7 +21,7 @@ void finish(EVP_MD_CTX* context, Digest& digest) noexcept {
         digest_bytes == digest.size());
 }
 
-// Leaves `context` where the message, or the inner digest, follows.
+// Leaves `context` at the place of the message, or of the inner digest.
 void absorb_key(EVP_MD_CTX* context, Block key, std::uint8_t pad) noexcept {
   for (std::uint8_t& byte : key) byte ^= pad;
   CHECK(context != nullptr && EVP_DigestInit_ex(context, EVP_sha256(), nullptr) == 1 &&

@@ -107,7 +107,7 @@ void write_ipv6(std::uint8_t* at, const UdpPath& path) noexcept {
   std::memcpy(at + 24, path.dst.bytes.data(), 16);
 }
 
-// What a number that is stored at an even offset in network order adds to a sum.
+// The share in a sum of a number that is stored at an even offset in network order.
 PartialSum sum_of_be16(std::size_t value) noexcept {
   std::array<std::uint8_t, 2> bytes;
   store_be16(bytes.data(), static_cast<std::uint16_t>(value));

@@ -10,13 +10,13 @@
 namespace sluice::wire {
 namespace {
 
-// What follows a body: how many mask words, which chunks, how many payload bytes, and whether
+// The parts behind a body: the number of mask words, the chunks, the payload's bytes, and whether
 // padding may follow.
 struct Tail {
   std::size_t mask_word_count = 0;
   std::uint64_t chunks = 0;  // of a sum's packet; with `list_words` only the first of them
-  // That follow the mask: none, the chunks, or, of a sparse packet, those with entries as well;
-  // then the payload is what is left.
+  // Words of the chunk lists behind the mask: no list, the chunks, or, in a sparse packet, the
+  // chunks with entries as well. The payload of a sparse packet is the rest.
   std::size_t list_words = 0;
   std::uint16_t elem_count = 0;  // of a sparse packet, as the type
   Dtype dtype{};
@@ -68,7 +68,7 @@ Verdict check_elems(const Body& body, std::uint8_t flags, Tail& tail) noexcept {
              : Verdict::kBadLength;
 }
 
-// All but a barrier have a size; how many chunks it makes is up to the job.
+// All kinds but a barrier have a size. The job decides how many chunks it makes.
 Verdict check_operation(const Operation& operation, std::uint16_t payload_bytes,
                         Tail& tail) noexcept {
   if (operation.kind > CollectiveKind::kTransfer) return Verdict::kBadField;
@@ -206,7 +206,7 @@ Verdict check_body(std::span<const std::uint8_t> bytes, std::size_t& body_bytes,
   return has_known_flags(body) ? check(body, tail) : Verdict::kBadField;
 }
 
-// The body whose type it is, of all that there are.
+// Checks the packet as the one of `Bodies` that has its type.
 template <class... Bodies>
 Verdict check_one_of(PacketType type, std::span<const std::uint8_t> bytes, std::size_t& body_bytes,
                      Tail& tail) noexcept {
@@ -227,7 +227,7 @@ Verdict parse(std::span<const std::uint8_t> bytes, Packet& packet) noexcept {
 
   std::size_t body_bytes = 0;
   Tail tail;
-  // Those of the packet path first.
+  // The types of the packet path come first.
   const Verdict verdict =
       check_one_of<Contribution, ResultHeader, Piece, PieceResult, Push, Pull, Values, Probe,
                    Credit, Finished, Feedback, Answer, Join, Challenge, Accept, Refuse, Leave,
