@@ -91,7 +91,7 @@ Config load(const std::string& path, const HostFacts& host, Findings& findings) 
                   "the config file is too long: more than " + std::to_string(kMaxFileBytes) +
                       " bytes; give a file of settings");
   } else {
-    config = read_toml(*text, path, report);
+    config = read_toml(*text, report);
     check_combinations(config, host, report);
     check_memory(config, host, report);
     config.limits = resolved_limits(config, host);

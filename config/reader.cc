@@ -2,45 +2,35 @@
 
 #include <algorithm>
 #include <optional>
-#include <sstream>
 #include <type_traits>
 
 #include "aggregator/base/policy_text.h"
 #include "config/schema.h"
 #include "config/text.h"
-#include "config/toml.h"
+#include "config/toml/toml.h"
 
 namespace sluice::config {
 namespace {
 
-std::string type_name(const toml::value& value) {
-  switch (value.type()) {
-    case toml::value_t::boolean: return "a boolean";
-    case toml::value_t::integer: return "an integer";
-    case toml::value_t::floating: return "a floating-point number";
-    case toml::value_t::string: return "a string";
-    case toml::value_t::array: return "an array";
-    case toml::value_t::table: return "a table";
-    default: return "a date or time";
-  }
+std::string type_name(const TomlValue& value) {
+  static constexpr const char* kNames[] = {
+      "a date or time", "a boolean", "an integer", "a floating-point number",
+      "a string",       "an array",  "a table"};
+  return kNames[value.value.index()];
 }
 
 // The value as the user wrote it, short enough for one line.
-std::string shown(const toml::value& value, const KeySpec& spec) {
+std::string shown(const TomlValue& value, const KeySpec& spec) {
   if (spec.secret) return "(" + type_name(value) + ", not shown)";
-  if (value.is_table()) return "a table";
-  if (value.is_array()) return "an array";
-  if (value.is_string()) return in_quotes(text_of(value).substr(0, 120));
-  std::ostringstream text;
-  text << value;
-  return text.str();
+  if (value.is<std::string>()) return in_quotes(value.as<std::string>().substr(0, 120));
+  return value.written.empty() ? type_name(value) : value.written;
 }
 
 // The number in `value`, if it is one and in range.
-std::optional<double> number(const toml::value& value, const KeySpec& spec) {
+std::optional<double> number(const TomlValue& value, const KeySpec& spec) {
   std::optional<double> result;
-  if (value.is_integer()) result = static_cast<double>(value.as_integer());
-  if (value.is_floating()) result = value.as_floating();
+  if (value.is<std::int64_t>()) result = static_cast<double>(value.as<std::int64_t>());
+  if (value.is<double>()) result = value.as<double>();
   // Written so that a NaN is out of range.
   if (result && !(*result >= spec.min && *result <= spec.max)) result.reset();
   return result;
@@ -62,9 +52,9 @@ bool store_parsed(const std::optional<T>& read, T* out) {
 }
 
 template <class T>
-bool store_integer(const toml::value& value, const KeySpec& spec, T* out) {
-  if (!value.is_integer() || !number(value, spec)) return false;
-  *out = static_cast<T>(value.as_integer());
+bool store_integer(const TomlValue& value, const KeySpec& spec, T* out) {
+  if (!value.is<std::int64_t>() || !number(value, spec)) return false;
+  *out = static_cast<T>(value.as<std::int64_t>());
   return true;
 }
 
@@ -90,23 +80,23 @@ bool store_text(const std::string& text, const KeySpec& spec, T* out) {
   }
 }
 
-bool store_policy(const toml::value& value, const PolicyField& field, PolicyOptions* out) {
+bool store_policy(const TomlValue& value, const PolicyField& field, PolicyOptions* out) {
   std::optional<std::uint32_t> read;
-  if (value.is_string())
-    read = policy_word(field, text_of(value));
-  else if (value.is_integer())
-    read = policy_number(field, static_cast<double>(value.as_integer()));
-  else if (value.is_floating() && field.thousandths)
-    read = policy_number(field, value.as_floating());
+  if (value.is<std::string>())
+    read = policy_word(field, value.as<std::string>());
+  else if (value.is<std::int64_t>())
+    read = policy_number(field, static_cast<double>(value.as<std::int64_t>()));
+  else if (value.is<double>() && field.thousandths)
+    read = policy_number(field, value.as<double>());
   if (read) field.set(*out, *read);
   return read.has_value();
 }
 
 template <class T>
-bool store_value(const toml::value& value, const KeySpec& spec, T* out) {
+bool store_value(const TomlValue& value, const KeySpec& spec, T* out) {
   if constexpr (std::is_same_v<T, bool>) {
-    if (!value.is_boolean()) return false;
-    *out = value.as_boolean();
+    if (!value.is<bool>()) return false;
+    *out = value.as<bool>();
     return true;
   } else if constexpr (std::is_integral_v<T>) {
     return store_integer(value, spec, out);
@@ -115,13 +105,13 @@ bool store_value(const toml::value& value, const KeySpec& spec, T* out) {
   } else if constexpr (std::is_same_v<T, PolicyOptions>) {
     return store_policy(value, policy_field(spec), out);
   } else {
-    return value.is_string() && store_text(text_of(value), spec, out);
+    return value.is<std::string>() && store_text(value.as<std::string>(), spec, out);
   }
 }
 
 // An optional keeps its old value when the new one is wrong, like everything else.
 template <class T>
-bool store_value(const toml::value& value, const KeySpec& spec, std::optional<T>* out) {
+bool store_value(const TomlValue& value, const KeySpec& spec, std::optional<T>* out) {
   T read{};
   if (!store_value(value, spec, &read)) return false;
   *out = read;
@@ -129,7 +119,7 @@ bool store_value(const toml::value& value, const KeySpec& spec, std::optional<T>
 }
 
 // Stores `value` where the row says; false when type, range or form is wrong.
-bool store(const toml::value& value, const KeySpec& spec, const Field& field) {
+bool store(const TomlValue& value, const KeySpec& spec, const Field& field) {
   return std::visit([&](auto* out) { return store_value(value, spec, out); }, field);
 }
 
@@ -159,11 +149,11 @@ class Reader {
  public:
   Reader(Config& config, Report& report) : config_(config), report_(report) {}
 
-  void read_root(const toml::value& root) {
+  void read_root(const TomlValue& root) {
     read_list(root, Section::kPort, kMaxPorts, config_.ports, {}, &Target::port);
     read_list(root, Section::kClass, kClasses, config_.classes, {}, &Target::egress_class);
     read_list(root, Section::kRule, kMaxRules, config_.rules, {}, &Target::rule);
-    for (const auto& [key, value] : root.as_table()) {
+    for (const auto& [key, value] : root.as<TomlTable>()) {
       const auto section = root_section(key);
       if (!section)
         unknown_root(key, value);
@@ -187,21 +177,21 @@ class Reader {
 
   // The tables of a list such as [[port]], each starting as a copy of `initial`.
   template <class Table>
-  void read_list(const toml::value& root, Section section, std::size_t max,
+  void read_list(const TomlValue& root, Section section, std::size_t max,
                  std::vector<Table>& tables, const Table& initial, Table* Target::*member) {
     const std::string name(section_name(section));
-    const auto found = root.as_table().find(name);
-    if (found == root.as_table().end()) return;
+    const auto found = root.as<TomlTable>().find(name);
+    if (found == root.as<TomlTable>().end()) return;
     tables.assign(count_tables(name, found->second, max), initial);
     for (std::size_t i = 0; i < tables.size(); ++i) {
       Target target{.config = &config_};
       target.*member = &tables[i];
-      read_section(found->second.as_array()[i], section, name + "[" + std::to_string(i) + "]",
+      read_section(found->second.as<TomlArray>()[i], section, name + "[" + std::to_string(i) + "]",
                    target);
     }
   }
 
-  void unknown_root(const std::string& key, const toml::value& value) {
+  void unknown_root(const std::string& key, const TomlValue& value) {
     std::vector<std::string_view> names;
     for (const Section section : kRootSections) names.push_back(section_name(section));
     const std::string_view close = nearest(key, names);
@@ -210,22 +200,23 @@ class Reader {
       remedy += (remedy.empty() ? "remove it; the tables are " : ", ") + std::string(name);
     if (!close.empty()) remedy = "did you mean " + in_quotes(close) + "?";
     for (const KeySpec& spec : schema())
-      if (spec.key == key && !value.is_table() && !value.is_array())
+      if (spec.key == key && !value.is<TomlTable>() && !value.is<TomlArray>())
         remedy = "it belongs under [" + std::string(section_name(spec.section)) + "]";
-    report_.broken(key, line_of(value), "unknown table or key: " + in_quotes(key) + "; " + remedy);
+    report_.broken(key, value.line, "unknown table or key: " + in_quotes(key) + "; " + remedy);
   }
 
   // How many tables a list such as [[port]] holds; 0 after an error.
-  std::size_t count_tables(const std::string& name, const toml::value& value, std::size_t max) {
-    if (!value.is_array() || (!value.as_array().empty() && !value.as_array()[0].is_table())) {
+  std::size_t count_tables(const std::string& name, const TomlValue& value, std::size_t max) {
+    if (!value.is<TomlArray>() ||
+        (!value.as<TomlArray>().empty() && !value.as<TomlArray>()[0].is<TomlTable>())) {
       report_.broken(
-          name, line_of(value),
+          name, value.line,
           plural(name) + " are a list of tables: " + type_name(value) + "; write [[" + name + "]]");
       return 0;
     }
-    const auto& tables = value.as_array();
+    const auto& tables = value.as<TomlArray>();
     if (tables.size() > max) {
-      report_.broken(name, line_of(tables[max]),
+      report_.broken(name, tables[max].line,
                      "too many " + plural(name) + ": " + std::to_string(tables.size()) +
                          "; at most " + std::to_string(max));
       return 0;
@@ -233,16 +224,16 @@ class Reader {
     return tables.size();
   }
 
-  void read_section(const toml::value& table, Section section, const std::string& name,
+  void read_section(const TomlValue& table, Section section, const std::string& name,
                     Target target) {
-    report_.place(name, line_of(table));
-    if (!table.is_table()) {
-      report_.broken(name, line_of(table),
+    report_.place(name, table.line);
+    if (!table.is<TomlTable>()) {
+      report_.broken(name, table.line,
                      in_quotes(section_name(section)) + " must be a table: " + type_name(table) +
                          "; write [" + std::string(section_name(section)) + "]");
       return;
     }
-    for (const auto& [key, value] : table.as_table()) {
+    for (const auto& [key, value] : table.as<TomlTable>()) {
       if (section == Section::kPort && key == "fault")
         read_section(value, Section::kPortFault, name + ".fault", target);
       else
@@ -250,22 +241,22 @@ class Reader {
     }
   }
 
-  void read_value(const std::string& key, const toml::value& value, Section section,
+  void read_value(const std::string& key, const TomlValue& value, Section section,
                   const std::string& table_name, Target target) {
     const std::string name = table_name + "." + key;
     const auto rows = schema();
     const auto spec = std::ranges::find_if(
         rows, [&](const KeySpec& row) { return has_key(section, row) && row.key == key; });
     if (spec == rows.end()) {
-      report_.broken(name, line_of(value),
+      report_.broken(name, value.line,
                      "unknown key in [" + std::string(section_name(section)) +
                          "]: " + in_quotes(key) + "; " + remedy_for_unknown(key, section));
       return;
     }
-    report_.place(name, line_of(value));
+    report_.place(name, value.line);
     if (!store(value, *spec, spec->field(target)))
       report_.broken(
-          name, line_of(value),
+          name, value.line,
           key + " has a wrong value: " + shown(value, *spec) + "; give " + describe_type(*spec));
   }
 
@@ -326,24 +317,13 @@ std::vector<std::string> Report::take(Lines& lines) {
   return texts;
 }
 
-Config read_toml(const std::string& text, const std::string& file, Report& report) {
+Config read_toml(const std::string& text, Report& report) {
   Config config;
-  std::istringstream stream(text);
-  try {
-    Reader(config, report).read_root(toml::parse(stream, file));
-  } catch (const toml::syntax_error& error) {
-    const Mistake mistake = mistake_of(error);
-    std::string source = mistake.source.substr(0, 120);
-    std::erase_if(source, [](unsigned char c) { return c < 0x20; });
-    const bool has_note = !mistake.note.empty() && mistake.note != "here";
-    report.broken("", mistake.line,
-                  "not valid TOML (" + mistake.text + (has_note ? ", " + mistake.note : "") +
-                      "): " + source + "; correct this line");
-  } catch (const std::exception& error) {
-    // toml11 lets errors of the standard library through for some malformed numbers and dates.
-    report.broken("", 1,
-                  std::string("not valid TOML: ") + error.what() + "; check the file's syntax");
-  }
+  const auto parsed = parse_toml(text);
+  if (const auto* mistake = std::get_if<TomlMistake>(&parsed))
+    report.broken("", mistake->line, mistake->text);
+  else
+    Reader(config, report).read_root(std::get<TomlValue>(parsed));
   return config;
 }
 

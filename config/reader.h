@@ -56,6 +56,6 @@ class Report {
 
 // The settings that could be read; the others keep their defaults. Every problem is added to
 // `report`.
-Config read_toml(const std::string& text, const std::string& file, Report& report);
+Config read_toml(const std::string& text, Report& report);
 
 }  // namespace sluice::config

@@ -93,6 +93,23 @@ TEST_F(CubeAddress, NamesAnAddressThatNoLaneCanGoTo) {
               HasSubstr("level 1: vhost://10.0.0.1/y: over a BCube"));
 }
 
+TEST_F(CubeAddress, NamesTheLineOfAMistakeInAFile) {
+  const std::pair<const char*, const char*> mistakes[] = {
+      {"ports = 2\nlevels = \"2\"\n", ":2: levels has a wrong value; give a number"},
+      {"ports = -1\n", ":1: ports has a wrong value; give a number"},
+      {"ports = 4294967298\n", ":1: ports has a wrong value"},
+      {"\nmode = 3\n", ":2: mode has a wrong value; give \"aggregated\" or \"plain\""},
+      {"appliances = [\"inproc://a\"]\n", ":1: appliances has a wrong value; give a list"},
+      {"appliances = [[\"inproc://a\", 1]]\n", ":1: appliances has a wrong value"},
+      {"ports = 2\nlevels =\n", ":2: not valid TOML ("},
+      {"ports = 2\nappliances = []\n", ":1: no levels; add levels = ..."},
+      {"", ":1: no ports; add ports = ..."}};
+  for (const auto& [text, error] : mistakes) {
+    std::ofstream(file) << text;
+    EXPECT_THAT(refusal_of(by_file), HasSubstr(file + error));
+  }
+}
+
 // ---- the environment ----
 
 TEST_F(CubeAddress, ReadsTheFileThatTheEnvironmentNames) {

@@ -41,6 +41,8 @@ STRAYS = {
     "aggregator/appliance": (*UPPER[1:], *CLIENT, *TESTS, DPDK),
     "config": ("aggregator/core", "aggregator/policy", "aggregator/jobs", "dataplane/core",
                "dataplane/dpdk", *CLIENT, *TESTS, DPDK),
+    "config/toml": ("aggregator/base", "aggregator/wire", "aggregator/core", "aggregator/jobs",
+                    *UPPER, *CLIENT, *TESTS, DPDK),
     "dataplane/core": ("aggregator/core", "aggregator/policy", "aggregator/jobs", "dataplane/host",
                        "dataplane/ops", "dataplane/dpdk", "config", *CLIENT, *TESTS, DPDK),
     "dataplane/host": ("aggregator/core", "aggregator/jobs", "dataplane/ops", "dataplane/dpdk",
