@@ -4,10 +4,10 @@ A rate is found by climbing a grid from a guess until both neighbours are worse,
 own. Schemes: `sync`; a fixed k and `saina` with drop, which have a rate for each setting and late
 mode; and `goodput`, `ramp` and `saina` with requeue, which have none: they take sync's, and a step
 of k of n counts k/n as the product does it, in the gradient or, with Adam, in the rate, and
-momentum makes up for late ones; without that it is `goodput-plain`. `ramp-mean` is `ramp` with a
-mean taken as it is, as averaging by weight has it. Progress is gradients that counted, in steps of
-all n: warm-up, evaluations and falling rates go by it, alike for every scheme but `saina` with
-drop, which goes by its steps: its warm-up is shorter.
+momentum makes up for late ones. `ramp-mean` is `ramp` with a mean taken as it is, as averaging by
+weight has it. Progress is gradients that counted, in steps of all n: warm-up, evaluations and
+falling rates go by it, alike for every scheme but `saina` with drop, which goes by its steps: its
+warm-up is shorter.
 """
 import json
 import math
@@ -42,25 +42,24 @@ World = namedtuple("World", "task architecture workers optimizer")
 # kind: "time" to the target, or "equal" samples under a falling rate.
 Trial = namedtuple("Trial", "world setting scheme mode kind seed rate")
 
-SYNC, GOODPUT, PLAIN = ("sync", "drop"), ("goodput", "requeue"), ("goodput-plain", "requeue")
+SYNC, GOODPUT = ("sync", "drop"), ("goodput", "requeue")
 SAINA, SAINA_OWN = ("saina", "requeue"), ("saina", "drop")  # the second at a rate of its own
 FRESH_SEEDS = tuple(range(20, 28))  # of saina: nothing was chosen on these
 
 # Settings of a world in which sync and goodput run, those with equal samples, those in which fixed
-# k are tuned, those in which ramp runs at sync's rate, and those in which goodput-plain does.
-Part = namedtuple("Part", "world settings equal fixed ramp plain saina",
-                  defaults=((), (), (), (), ()))
+# k are tuned, those in which ramp runs at sync's rate, and those in which saina does.
+Part = namedtuple("Part", "world settings equal fixed ramp saina", defaults=((), (), (), ()))
 
 SOME = ("none", "jitter", "persistent", "lognormal")
 PARTS = (Part(World("generated", "small", 16, "sgd"), SETTINGS,
               ("none", "jitter", "persistent", "lognormal", "lognormal:10")),
-         Part(World("generated", "small", 16, "momentum"), SOME, plain=SOME),
+         Part(World("generated", "small", 16, "momentum"), SOME),
          Part(World("generated", "small", 16, "sgd"), (), (), SOME),
          Part(World("gratings", "small", 16, "sgd"), SOME, SOME, (), SOME),
          Part(World("generated", "small", 16, "adam"), SOME),
          Part(World("generated", "small", 8, "sgd"), SOME),
          Part(World("generated", "large", 16, "sgd"), SETTINGS, SOME, (), SOME),
-         Part(World("generated", "large", 16, "momentum"), SOME, plain=SOME),
+         Part(World("generated", "large", 16, "momentum"), SOME),
          Part(World("generated", "small", 16, "sgd"), (), (), (), SOME),
          Part(World("generated", "large", 16, "sgd"), (), (), SOME),
          Part(World("generated", "small", 16, "adam"), (), (), SOME),
@@ -84,19 +83,17 @@ def key(trial):
 
 
 class Optimizer:
-    """SGD, with momentum or without, or Adam, on one flat row. `share`: k/n, 1 for plain means.
-    `catches_up`: momentum makes up for late gradients, as in the product."""
+    """SGD, with momentum or without, or Adam, on one flat row. `share`: k/n, 1 for plain means."""
 
-    def __init__(self, name, catches_up=True):
+    def __init__(self, name):
         self._name, self._first, self._second, self._step = name, 0.0, 0.0, 0
-        self._catches_up = catches_up
 
     def apply(self, parameters, mean, rate, share):
         if self._name == "sgd":
             return parameters - rate * share * mean
         if self._name == "momentum":
             self._first = 0.9 * self._first + share * mean
-            if share == 1 or not self._catches_up:
+            if share == 1:
                 return parameters - rate * self._first
             velocity, at_once = _torch_share.catching_up(0.9, share)
             return parameters - rate * (velocity * self._first + at_once * share * mean)
@@ -116,9 +113,9 @@ class Run(training.Run):
 
     def __init__(self, network, task, trial):
         self.trial, self.progress = trial, 0.0
-        self._optimizer = Optimizer(trial.world.optimizer, trial.scheme != PLAIN[0])
+        self._optimizer = Optimizer(trial.world.optimizer)
         name, _, k = trial.scheme.partition("=")
-        kind = {"k": "fixed", "ramp-mean": "ramp", PLAIN[0]: GOODPUT[0]}.get(name, name)
+        kind = {"k": "fixed", "ramp-mean": "ramp"}.get(name, name)
         policy = {"kind": kind, "k": int(k or 1), "late": trial.mode,
                   "planned_steps": MOST_PROGRESS}
         if name == SAINA[0]:
@@ -137,7 +134,7 @@ class Run(training.Run):
         if self.trial.kind == "equal":
             rate *= max(0.0, 1 - self.progress / EQUAL_PROGRESS)
         scheme = self.trial.scheme, self.trial.mode
-        counts = share if scheme in (GOODPUT, PLAIN, RAMPS[0], SAINA) else 1.0
+        counts = share if scheme in (GOODPUT, RAMPS[0], SAINA) else 1.0
         self.parameters = self._optimizer.apply(self.parameters, torch.from_numpy(mean), rate,
                                                 counts)
 
@@ -252,7 +249,6 @@ def trials_of(part, rates, seeds):
                                     ("equal", part.equal, (SYNC, GOODPUT)),
                                     ("time", part.fixed, (SYNC, GOODPUT)),
                                     ("time", part.ramp, (SYNC, *RAMPS)),
-                                    ("time", part.plain, (SYNC, PLAIN)),
                                     ("time", part.saina, (SYNC, GOODPUT, SAINA))):
         found += [Trial(world, setting, *which, kind, seed, rate) for seed in seeds
                   for setting in settings for which in schemes if rate is not None]

@@ -3,8 +3,6 @@
 A ratio is sync's time to the target over the scheme's in the same seed, both at sync's best rate; 0
 when the scheme never arrived. Cells are the median over seeds with the range.
 """
-import random
-
 from papers import paper
 from papers.paper import markdown
 
@@ -49,21 +47,6 @@ class Tuned:
         found = [(which, median(self.ratios(world, setting, which))) for which in tuned.FIXED]
         found = [one for one in found if one[1] is not None]
         return max(found, key=lambda one: one[1], default=(None, None))
-
-    def over_best_by_tuning(self, world, setting):
-        """goodput over the fixed k that was fastest on the seeds of tuning, which judge nothing."""
-        def cost(which):
-            return sum(self._record(world, setting, which, "time", seed)["tta_s"] or tuned.NEVER
-                       for seed in tuned.TUNING_SEEDS)
-        return self.ratios(world, setting, against=min(tuned.FIXED, key=cost))
-
-    def over_best_by_others(self, world, setting):
-        """goodput over the fixed k that is fastest over the other seeds, in each seed."""
-        gains = {which: self.ratios(world, setting, which) for which in tuned.FIXED}
-        against = {which: self.ratios(world, setting, against=which) for which in tuned.FIXED}
-        return [against[max(gains, key=lambda which: median(gains[which][:at] +
-                                                            gains[which][at + 1:]))][at]
-                for at in range(min(map(len, gains.values())))]
 
     def equal_ratios(self, world, setting):
         return [sync["seconds"] / mine["seconds"] for sync, mine in
@@ -144,47 +127,10 @@ def fixed_table(results):
                 ratio = median(results.ratios(part.world, setting, which))
                 row.append("-" if ratio is None else f"{ratio:.2f} (at {rate:.3g})")
             rows.append(row + [cell(results.ratios(part.world, setting)),
-                               cell(results.ratios(part.world, setting, against=best)),
-                               cell(results.over_best_by_tuning(part.world, setting)),
-                               cell(results.over_best_by_others(part.world, setting))])
+                               cell(results.ratios(part.world, setting, against=best))])
     return markdown(["task, network, workers, optimizer", "setting",
                      *(f"{scheme}, {mode}" for scheme, mode in tuned.FIXED), "goodput, untuned",
-                     "goodput over the best of these", "over the best by the tuning seeds",
-                     "over the best by the other seeds"], rows)
-
-
-def least_by_chance(cells, truth, goal, draws=10_000):
-    """How often the least median of cells, none of them below `truth` and their seeds scattered as
-    these are, meets the goal; and how often it is as low as the one found."""
-    found, chance = min(map(median, cells)), random.Random(1)
-    cells = [[value * max(1, truth / median(values)) for value in values] for values in cells]
-    least = [min(median(chance.choices(values, k=len(values))) for values in cells)
-             for _ in range(draws)]
-    return (sum(value >= goal for value in least) / draws,
-            sum(value <= found for value in least) / draws)
-
-
-def chance_text(results):
-    """What the least over all cells of the table above says, and what it cannot."""
-    places = [(part.world, setting) for part in tuned.PARTS for setting in part.fixed
-              if results.best_fixed(part.world, setting)[0] is not None]
-    if not places:
-        return ""
-    goal = GOALS["goodput_vs_best_fixed_min"]
-    lines = []
-    for name, ratios in (("tuning", results.over_best_by_tuning),
-                         ("other", results.over_best_by_others)):
-        found = [median(ratios(*place)) for place in places]
-        lines.append(f"Over the fixed k that is best by the {name} seeds the least is "
-                     f"{min(found):.2f}, and {sum(value >= goal for value in found)} of "
-                     f"{len(found)} cells hold {goal:g}.")
-    cells = [results.ratios(*place, against=results.best_fixed(*place)[0]) for place in places]
-    for truth in (1.0, 0.9):
-        meets, as_low = least_by_chance(cells, truth, goal)
-        lines.append(f"Were no cell below {truth:.1f} in truth, their least, with seeds that "
-                     f"scatter as these do, would hold {goal:g} in {100 * meets:.0f} of 100 draws "
-                     f"and be as low as it is in {100 * as_low:.0f}.")
-    return "\n".join(lines) + "\n"
+                     "goodput over the best of these"], rows)
 
 
 def saina_table(results):
@@ -219,15 +165,6 @@ def ramp_table(results):
                      "a step's mean as it is"], rows)
 
 
-def momentum_table(results):
-    rows = [[name_of(part.world), stragglers.describe(setting),
-             cell(results.ratios(part.world, setting)),
-             cell(results.ratios(part.world, setting, tuned.PLAIN))]
-            for part in tuned.PARTS for setting in part.plain]
-    return markdown(["task, network, workers, optimizer", "setting", "late ones made up for",
-                     "plain momentum"], rows)
-
-
 def equal_table(results):
     rows = [[name_of(part.world), stragglers.describe(setting),
              cell(results.equal_ratios(part.world, setting)),
@@ -244,9 +181,7 @@ def text(results):
         f"Median [least .. largest] of {len(tuned.SEEDS)} seeds, of {len(tuned.MORE_SEEDS)} where "
         "fixed k of the generated task ran beside it; \"-\": not run; 0: never there.\n",
         "goodput with requeue over sync, both at sync's best rate:\n", speed_table(results),
-        "goodput with momentum over sync, with and without making up for late gradients:\n",
-        momentum_table(results),
-        "Against fixed k, each at its own rate:\n", fixed_table(results), chance_text(results),
+        "Against fixed k, each at its own rate:\n", fixed_table(results),
         "ramp with requeue over sync, both at sync's best rate:\n", ramp_table(results),
         "The same samples under one falling rate:\n", equal_table(results)])
 
