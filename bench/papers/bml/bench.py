@@ -45,7 +45,6 @@ def record(setting):
     argv += ["--ring"] if setting.mode == "ring" else []
     if setting.by_slices:
         argv += ["--frame-bytes", settings.FRAME_BYTES, "--chunk-bytes", settings.CHUNK_BYTES]
-        argv += ["--in-order"] if setting.in_order else []
     row = json.loads(report.run_program([str(word) for word in argv], timeout_s=3600))
     if not setting.by_slices:
         got = (row["chunk_bytes"], row["frame_bytes"])
@@ -77,17 +76,17 @@ class Results:
         """Those, and by slices what is too big for them."""
         return self.production(mode) + [
             (setting, row) for setting, row in self.of.items()
-            if setting.mode == mode and setting.by_slices and not setting.in_order
+            if setting.mode == mode and setting.by_slices
             and setting.servers > settings.MOST_PLAYED]
 
     def bcubes(self):
         """In the order of the tables, each once, however it was played."""
-        return sorted({replace(setting, by_slices=False, in_order=False)
+        return sorted({replace(setting, by_slices=False)
                        for setting in self.of if not setting.server_ports},
                       key=lambda one: (one.what, one.megabytes, one.ports, one.levels, one.mode))
 
-    def by_slices(self, setting, in_order=False):
-        return self.of.get(replace(setting, by_slices=True, in_order=in_order))
+    def by_slices(self, setting):
+        return self.of.get(replace(setting, by_slices=True))
 
 
 def wire_s(share, size):
@@ -163,14 +162,13 @@ def figures(results):
 
 
 HEADERS = ["gradient", "(n,k)", "servers", "mode", "port's bytes / theory", "theory, of P/C",
-           "least / theory", "time / theory", "by slices", "as they came", "ms"]
+           "least / theory", "time / theory", "by slices", "ms"]
 
 
 def rows(results):
     out = []
     for setting in results.bcubes():
-        times = (results.of.get(setting), results.by_slices(setting),
-                 results.by_slices(setting, in_order=True))
+        times = results.of.get(setting), results.by_slices(setting)
         row, shown = times[0], next(one for one in times if one)
         out.append([f"{setting.bytes / 1e6:.4g} MB, {setting.what}",
                     f"({setting.ports},{setting.levels})", setting.servers, setting.mode,

@@ -48,7 +48,6 @@ class Setting:
     mode: str  # or one of the other ways
     megabytes: int = 0
     by_slices: bool = False  # by slices_model.cc
-    in_order: bool = False   # by slices_model.cc; switches send in order of arrival
     server_ports: int = 0    # of the other ways
 
     @property
@@ -66,7 +65,6 @@ class Setting:
     def key(self):
         key = f"{self.what}/{self.ports}.{self.levels}/{self.mode}/{self.megabytes}"
         key += "/slices" if self.by_slices else ""
-        key += "/in order" if self.in_order else ""
         return key + (f"/{self.server_ports} ports" if self.server_ports else "")
 
     @property
@@ -144,8 +142,6 @@ LONG = with_slices(uniform((*SHAPES, ONE_LEVEL), MEGABYTES)
 LONG += [Setting("uniform", 4, 3, "aggregated", 33)]  # added: full slices twice
 LONG += [Setting("uniform", *shape, mode, megabytes, by_slices=True)
          for shape, megabytes in BIG_SHAPES.items() for mode in MODES]
-LONG += [Setting("uniform", *shape, "aggregated", megabytes, by_slices=True, in_order=True)
-         for shape, megabytes in BIG_SHAPES.items()]
 LONG = with_other_ways(LONG)
 SHORT = with_other_ways(with_slices(uniform(SHORT_SHAPES, MEGABYTES) + PUBLISHED))
 

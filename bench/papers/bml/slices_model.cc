@@ -2,11 +2,11 @@
 //
 // Cut, stages and topology are client/bcube's; ports take a slice's time and send the earliest
 // slice that is ready. Switches that sum send averages on their way down when nothing else waits,
-// as client/bcube's priorities make them; plain ones, and all with --in-order, what came first.
-// There are no sessions, appliances, windows, losses or feedback, and what is being sent is not
-// interrupted. A slice's positions: 0 .. k - 1 are the stages on the way up, k .. 2k - 1 the same
-// stages backwards on the way down. With --ring the servers of the one switch are a ring, and
-// positions count servers: from the one behind its owner a slice goes round, and as far again.
+// as client/bcube's priorities make them; plain ones send in the order of arrival. There are no
+// sessions, appliances, windows, losses or feedback, and a transmission is not interrupted. A
+// slice's positions: 0 .. k - 1 are the stages on the way up, k .. 2k - 1 the same stages backwards
+// on the way down. With --ring the servers of the one switch are a ring, and positions count
+// servers: a slice goes from the one behind its owner round to the owner, and as far once more.
 // Standard output: a line of JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -34,7 +34,6 @@ struct Options {
   double gbps = 10;
   double frame_bytes = 0;  // a chunk's, on the cable
   double delay_s = 4e-6;   // of the cables to a switch and from it
-  bool in_order = false;   // switches send what came first
 };
 
 enum class Event : std::uint8_t { kSent, kArrives, kReceived };
@@ -81,7 +80,6 @@ class Model {
         chunk_elems_(options.chunk_bytes / sizeof(float)),
         frame_s_(options.frame_bytes * 8 / (options.gbps * 1e9)),
         delay_s_(options.delay_s),
-        in_order_(options.plain || options.in_order),
         of_thread_(k_),
         out_(std::size_t{bcube.servers()} * k_),
         in_(out_.size()) {
@@ -253,7 +251,7 @@ class Model {
 
   void arrive(const Item& item, std::uint32_t server, std::uint32_t level) {
     const std::uint32_t port = server * k_ + level;
-    in_[port].coming.push({!in_order_ && item.position >= k_, now_s_ + frame_s_ + delay_s_, item});
+    in_[port].coming.push({!plain_ && item.position >= k_, now_s_ + frame_s_ + delay_s_, item});
     events_.put_off(now_s_, frame_s_ + delay_s_, Event::kArrives, port);
   }
 
@@ -317,7 +315,6 @@ class Model {
   const std::uint32_t n_, k_;
   const std::uint64_t chunk_elems_;
   const double frame_s_, delay_s_;
-  const bool in_order_;
   std::vector<std::vector<std::uint32_t>> of_thread_;
   std::vector<OutPort> out_;
   std::vector<InPort> in_;
@@ -340,7 +337,6 @@ int main(int argc, char** argv) {
   app.add_option("--frame-bytes", options.frame_bytes, "a chunk's, on the cable")->required();
   app.add_option("--chunk-bytes", options.chunk_bytes);
   app.add_option("--gbps", options.gbps, "of a port, each way");
-  app.add_flag("--in-order", options.in_order, "switches send what came first");
   app.add_flag("--plain", options.plain, "switches only forward");
   app.add_flag("--ring", options.ring, "of the servers, instead of a BCube: --plain, one level");
   CLI11_PARSE(app, argc, argv);
