@@ -1,5 +1,5 @@
-// Which packets of a flow have come, of the last ones up to the highest number. Both ends keep it of
-// what they receive. Pure, no allocation.
+// Which packets of a flow have come, of the last ones up to the highest number. Both ends keep it
+// of what they receive. Pure, no allocation.
 #pragma once
 
 #include <algorithm>

@@ -67,10 +67,10 @@ struct Flow {
     const std::int32_t step = ahead(number, highest_number);
     if (step > 0) {
       const auto advance = static_cast<std::uint32_t>(step);
-      arrived_before = advance > 32 ? 0
-                                    : static_cast<std::uint32_t>(
-                                          (std::uint64_t{arrived_before} << advance) |
-                                          (std::uint64_t{1} << (advance - 1)));
+      arrived_before = advance > 32
+                           ? 0
+                           : static_cast<std::uint32_t>((std::uint64_t{arrived_before} << advance) |
+                                                        (std::uint64_t{1} << (advance - 1)));
       recent.advance(number, advance - 1);
       highest_number = number;
       ++received_count;

@@ -124,8 +124,9 @@ static_assert(sizeof(CommonHeader) == 16 && sizeof(FlowHeader) == 14 &&
 // has just been filled would wait for the narrow stores.
 constexpr PartialSum sum_of(const FeedbackHeader& header) noexcept {
   return {std::uint64_t{header.number} + header.received_count + header.highest_number +
-          header.arrived_before + header.marked_count + header.echo_timestamp_us + header.hold_us + header.deferred_count +
-          header.open_step + header.priority + (std::uint64_t{header.flags} << 8)};
+          header.arrived_before + header.marked_count + header.echo_timestamp_us + header.hold_us +
+          header.deferred_count + header.open_step + header.priority +
+          (std::uint64_t{header.flags} << 8)};
 }
 
 }  // namespace sluice::wire

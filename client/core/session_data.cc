@@ -176,8 +176,7 @@ bool Session::poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std
   wire::Credit body{.flow = flow.next_header(now)};
   body.flow.priority = transmit.priority;
   if (asks_tail) flow.asked_about_tail(now);
-  if (asks_tail || flow.take_report_flag(wants_feedback, now))
-    body.flow.flags |= wire::kFlagReport;
+  if (asks_tail || flow.take_report_flag(wants_feedback, now)) body.flow.flags |= wire::kFlagReport;
   transmit.bytes = wire::encode(out, link_.identity, body);
   return true;
 }

@@ -36,8 +36,7 @@ Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs
   if (const std::int32_t advanced = ahead(feedback.highest_number, highest_); advanced > 0) {
     const std::uint32_t held_us = feedback.hold_us + feedback.echo_timestamp_us;
     arrivals.advanced = static_cast<std::uint32_t>(advanced);
-    arrivals.rtt_ns =
-        std::max<DurationNs>(1, ahead(wire_time_us(now), held_us) * kMicrosecond);
+    arrivals.rtt_ns = std::max<DurationNs>(1, ahead(wire_time_us(now), held_us) * kMicrosecond);
     rtt_.sample(arrivals.rtt_ns);
   }
   holes_.on_feedback({.highest = feedback.highest_number,
@@ -47,7 +46,8 @@ Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs
   if (arrivals.advanced != 0) highest_ = feedback.highest_number;
   if (const std::int32_t arrived = ahead(feedback.received_count, received_); arrived > 0) {
     arrivals.arrived = static_cast<std::uint32_t>(arrived);
-    arrivals.marked = static_cast<std::uint32_t>(std::max(0, ahead(feedback.marked_count, marked_)));
+    arrivals.marked =
+        static_cast<std::uint32_t>(std::max(0, ahead(feedback.marked_count, marked_)));
     received_ = feedback.received_count;
     marked_ = feedback.marked_count;
   }

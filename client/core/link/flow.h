@@ -1,10 +1,9 @@
 // One flow: the packets between this worker and one shard, both ways.
 //
 // Worker to appliance: numbers, what is in flight, round trips, the congestion window and its pace,
-// when to ask for feedback. Appliance to worker: which of its numbers arrived, and the credit to advertise. It
-// knows no chunks: recovery.h decides what to send again.
-// Numbers are u32 and wrap; they are compared as serial numbers (RFC 1982). Pure, no allocation;
-// the session's thread only.
+// when to ask for feedback. Appliance to worker: which of its numbers arrived, and the credit to
+// advertise. It knows no chunks: recovery.h decides what to send again. Numbers are u32 and wrap;
+// they are compared as serial numbers (RFC 1982). Pure, no allocation; the session's thread only.
 #pragma once
 
 #include <algorithm>
@@ -167,7 +166,7 @@ class Flow {
   std::uint32_t accepted_ = 0;  // missing numbers that are accounted for
   std::uint32_t confirmed_ = 0;
   std::uint32_t unreported_ = 0;  // sent since feedback was asked for
-  Tail tail_;  // the last packet, when nothing waited behind it
+  Tail tail_;                     // the last packet, when nothing waited behind it
   Holes holes_;
   // Appliance to worker.
   TimeNs heard_ns_ = 0;

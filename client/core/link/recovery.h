@@ -226,7 +226,6 @@ class Recovery {
   void probe_gap(FlowState& state, Flow& flow) noexcept;
   static void count_arrived(FlowState& state, Block& block, const Flow& flow) noexcept;
   bool probe_oldest(FlowState& state, const Flow& flow) noexcept;
-  bool sent_up_to(std::uint32_t index, std::uint32_t number) const noexcept;
 
   std::vector<Block> blocks_;
   std::vector<std::uint64_t> run_starts_;  // of each block: the chunks that begin a run

@@ -16,7 +16,7 @@ constexpr std::uint32_t kMinProbes = 16;        // in flight a flow, however sma
 // window.
 constexpr std::uint32_t kSweepProbes = 4;
 constexpr std::uint32_t kWindowPerSweepProbe = 8;
-constexpr std::uint32_t kMinPull = 16;          // results worth a probe of their own
+constexpr std::uint32_t kMinPull = 16;  // results worth a probe of their own
 
 // Whether so few buffers are free that a probe for `wanted` results should wait for more.
 bool too_few_pulls(const Flow& flow, std::uint64_t wanted) noexcept {
@@ -81,8 +81,7 @@ bool Recovery::next_of_sweep(FlowState& state, Flow& flow, ProbePlan& plan) noex
     Block& block = blocks_[index];
     DCHECK(block.open());
     const bool skip = block.phase != Phase::kOpen;
-    if (!skip &&
-        state.asked_count >= std::max(kSweepProbes, flow.window() / kWindowPerSweepProbe))
+    if (!skip && state.asked_count >= std::max(kSweepProbes, flow.window() / kWindowPerSweepProbe))
       return false;
     if (!skip && state.withheld && too_few_pulls(flow, block.unknown())) return false;
     state.sweep_cursor = block.next;
@@ -243,6 +242,11 @@ void Recovery::expire(FlowState& state, std::uint32_t index, Flow& flow) noexcep
 
 // Asks about every block with an outstanding chunk at or below the highest number that arrived.
 void Recovery::probe_gap(FlowState& state, Flow& flow) noexcept {
+  const auto sent_up_to = [&](std::uint32_t index, std::uint32_t number) {
+    for (std::uint64_t chunks = blocks_[index].sent; chunks != 0; chunks &= chunks - 1)
+      if (ahead(numbers_[first_chunk(index, chunks)], number) <= 0) return true;
+    return false;
+  };
   bool outstanding = false;
   for (std::uint32_t index = state.open_head; index != kNone; index = blocks_[index].next) {
     const Block& block = blocks_[index];
@@ -252,14 +256,6 @@ void Recovery::probe_gap(FlowState& state, Flow& flow) noexcept {
     if (!block.asked()) make_due(state, index);
   }
   if (!outstanding) flow.accept_gap();
-}
-
-bool Recovery::sent_up_to(std::uint32_t index, std::uint32_t number) const noexcept {
-  for (std::uint64_t chunks = blocks_[index].sent; chunks != 0; chunks &= chunks - 1) {
-    const auto bit = static_cast<std::uint32_t>(std::countr_zero(chunks));
-    if (ahead(numbers_[index * kChunksPerBlock + bit], number) <= 0) return true;
-  }
-  return false;
 }
 
 void Recovery::confirm(std::uint32_t index) noexcept {

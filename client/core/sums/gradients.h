@@ -104,7 +104,10 @@ class GradientStream final : public Stream {
   Priority feedback_priority(std::uint16_t shard) const noexcept override {
     return last_sent_[shard].unreported_priority;
   }
-  void members_changed() noexcept override { relearn(); }
+  // Also when this worker was away.
+  void members_changed() noexcept override {
+    if (scheduler_) scheduler_->relearn();
+  }
   std::string describe_plan() const override {
     return scheduler_ ? scheduler_->describe_plan() : std::string();
   }
@@ -131,10 +134,6 @@ class GradientStream final : public Stream {
   void set_up(const wire::Accept& accept);
   // Blocks until nobody reads what was submitted: before its memory is given back.
   void await_measurements() noexcept;
-  // Members changed, or this worker was away.
-  void relearn() noexcept {
-    if (scheduler_) scheduler_->relearn();
-  }
   void schedule(std::uint32_t tensor, TimeNs now);
   bool is_measured() const noexcept;  // of what was measured, something waits to be scheduled
   void schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept;

@@ -110,7 +110,7 @@ void GradientStream::resume(Step step, TimeNs now) noexcept {
   tensors_.resume(step);
   link_.counters.steps_done = step - 1;
   last_progress_ns_ = now;
-  relearn();
+  members_changed();
   reports_due_.reached = true;
 }
 

@@ -113,8 +113,8 @@ class CubicSource : public Source {
     const double origin = std::cbrt(most_ * (1 - kBeta) / kScale);
     const double target = kScale * std::pow(seconds - origin, 3) + most_;
     friendly_ += 3 * (1 - kBeta) / (1 + kBeta) / window_;
-    window_ = std::max(window_ + std::clamp(target - window_, 0.01, window_ / 2) / window_,
-                       friendly_);
+    window_ =
+        std::max(window_ + std::clamp(target - window_, 0.01, window_ / 2) / window_, friendly_);
   }
 
  private:
@@ -203,10 +203,10 @@ class Path {
       return;
     }
     longest_ = std::max(longest_, before);
-    free_at_ns_ = std::max(free_at_ns_, now_) +
-                  static_cast<DurationNs>(kSecond / options.packets_per_second);
-    const auto jitter_ns = static_cast<DurationNs>(draw_(random_) *
-                                                   static_cast<double>(options.jitter_ns));
+    free_at_ns_ =
+        std::max(free_at_ns_, now_) + static_cast<DurationNs>(kSecond / options.packets_per_second);
+    const auto jitter_ns =
+        static_cast<DurationNs>(draw_(random_) * static_cast<double>(options.jitter_ns));
     entry.last_ns = std::max(entry.last_ns, free_at_ns_ + options.round_trip_ns + jitter_ns);
     entry.feedback.push_back({.at_ns = entry.last_ns,
                               .sent_ns = now_,

@@ -220,7 +220,8 @@ class Scripted {
   std::uint8_t rejoined = 0;  // the job runs already
   Step first_step = 0;        // in a running job: that this worker contributes to
   Step open_step = 0;         // of the gradients, as feedback tells it
-  std::uint32_t arrived_before = UINT32_MAX;  // of the numbers below `highest`, as feedback tells it
+  std::uint32_t arrived_before =
+      UINT32_MAX;  // of the numbers below `highest`, as feedback tells it
   std::uint32_t number = 0, received = 0, highest = 0, credit = 0, echo_us = 0, deferred = 0;
 };
 
