@@ -90,6 +90,7 @@ Result<std::unique_ptr<Transport>> open_line(const JoinRequest& request, const s
                         std::to_string(facts.receive_credit_packets) + " packets, offloads " +
                         (facts.offloads.empty() ? "none" : facts.offloads));
   options.receive_credit_packets = facts.receive_credit_packets;
+  options.more_credit = facts.more_credit;
   options.path_datagram_bytes = facts.path_datagram_bytes;
   return transport;
 }

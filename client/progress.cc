@@ -313,6 +313,7 @@ void Progress::tell(const Event& event) {
       if (callbacks_.tensor_done) callbacks_.tensor_done(event.tensor, event.status.code());
       break;
     case Event::Kind::kFellBehind: log_.write(SLUICE_LOG_INFO, text); break;
+    case Event::Kind::kCreditLimits: log_.write(SLUICE_LOG_WARN, text); break;
     case Event::Kind::kStalled:
     case Event::Kind::kDetoured:
     case Event::Kind::kReturned:

@@ -108,6 +108,7 @@ void Relay::handle(Leg& leg, const Event& event, TimeNs now) {
     case Event::Kind::kStarted:
       if (leg.address.role == Role::kRendezvous) begin_rendezvous(leg, now);
       return;
+    case Event::Kind::kCreditLimits: return events_.push(event);
     case Event::Kind::kStalled:  // one for all
       if (stall_told_ns_ != 0 && now - stall_told_ns_ < options_.stall_report_ns) return;
       stall_told_ns_ = now;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "aggregator/base/check.h"
+#include "client/core/calls/error_prefix.h"
 #include "client/core/session.h"
 
 namespace sluice::client {
@@ -17,6 +18,16 @@ std::optional<StreamId> stream_of_packet(const wire::Packet& packet) noexcept {
     case wire::PacketType::kAnswer: return packet.body<wire::Answer>().stream;
     default: return {};
   }
+}
+
+Event credit_limits(const SessionOptions& options, const Flow& flow) {
+  const auto round_trip_us = flow.rtt().smoothed_ns() / kMicrosecond;
+  return {.kind = Event::Kind::kCreditLimits,
+          .status = {StatusCode::kExhausted,
+                     error_prefix(options) + "the receive buffer holds " +
+                         std::to_string(flow.credit_packets()) +
+                         " results, which limits the rate of a path with a round trip of " +
+                         std::to_string(round_trip_us) + " us: " + options.more_credit}};
 }
 
 }  // namespace
@@ -76,6 +87,10 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   if (!link_.failure.ok()) {
     fail(link_.failure, true, now);
     return verdict;
+  }
+  if (flow.credit_limits() && !options_.more_credit.empty()) {
+    link_.events.push(credit_limits(options_, flow));
+    options_.more_credit.clear();  // once is enough
   }
   if (verdict == Verdict::kCompleted) note_caught_up(now);
   hint(*shard, signals, now);

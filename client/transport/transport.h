@@ -66,7 +66,8 @@ struct TransportFacts {
   std::string local_address;                 // printable, for logs
   std::size_t path_datagram_bytes = 0;       // biggest UDP payload of the local interface
   std::uint32_t receive_credit_packets = 0;  // full datagrams that may wait to be received
-  std::string offloads;                      // in use, printable; empty: none
+  std::string more_credit;  // what the user does for more of them; empty: nothing can be done
+  std::string offloads;     // in use, printable; empty: none
 };
 
 struct TransportCounters {

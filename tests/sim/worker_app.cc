@@ -19,6 +19,7 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
       if (layout.tensor(event.tensor).far) far_.over(event.tensor, nullptr);
       break;
     case Kind::kStalled:
+    case Kind::kCreditLimits:
     case Kind::kDetoured:
     case Kind::kReturned: break;
     case Kind::kPushDone:

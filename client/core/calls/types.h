@@ -39,7 +39,8 @@ struct SessionOptions {
   AveragingChoice averaging{};    // what an output holds; the same on every rank
   bool reproducible = false;      // sums in the order of ranks; the same on every rank
   bool allow_nil = true;          // end_step() may fill in for tensors that were not submitted
-  std::uint32_t receive_credit_packets = 64;    // results that the transport can buffer
+  std::uint32_t receive_credit_packets = 64;  // results that the transport can buffer
+  std::string more_credit;  // how the user makes them more, for the report; empty: there is no way
   std::size_t path_datagram_bytes = 1452;       // biggest UDP payload of the local interface
   DurationNs connect_timeout_ns = 4 * kSecond;  // no usable answer to a join
   DurationNs join_timeout_ns = 60 * kSecond;    // waiting for the other ranks
@@ -93,6 +94,7 @@ struct Event {
     kCollectiveDone,  // the buffer is filled, or the barrier passed. With a `status` that is not
                       // ok: the broadcast has lost its root, for all ranks alike
     kStalled,         // a report, not an error: `status.message()` names tensors, ranks and ages
+    kCreditLimits,    // a report: the transport's buffer, not the path, sets the rate, see `status`
     kDetoured,        // a report: another appliance stands in for one of several, see `status`
     kReturned,        // a report: that one is used again, see `status`
     kFellBehind,      // `step` has left the window: submissions are abandoned until a resync

@@ -19,6 +19,7 @@ constexpr double kQueue = 32;       // packets of a queue that a flow keeps,
 constexpr double kQueueOfRoot = 6;  // or so many times the root of what the path holds
 constexpr double kHaste = 0.25;     // by how much packets leave faster than they arrive
 constexpr double kLeastHaste = 0.05;
+constexpr double kCapped = 0.9;  // of the cap: as near as a path comes that holds more
 constexpr DurationNs kFloorLifetime = 10 * kSecond;
 constexpr DurationNs kNoise = 100 * kMicrosecond;  // wake-ups of hosts
 
@@ -155,6 +156,7 @@ void Congestion::resize() noexcept {
   const double queue = share_ * std::max<double>(kQueue, kQueueOfRoot * std::sqrt(path));
   const double wanted = draining_ ? path / 2 : path + queue;
   window_ = static_cast<std::uint32_t>(std::clamp<double>(wanted, kFloor, cap_));
+  capped_ = path >= kCapped * cap_;
   pace_ = rate() * (1 + std::max(kLeastHaste, kHaste * share_));
 }
 

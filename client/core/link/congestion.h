@@ -71,6 +71,8 @@ class Congestion {
   // Packets a second at which the window is to leave; 0: at once, as nothing is known yet.
   double pace() const noexcept { return pace_; }
   void on_arrived(const Arrivals& arrivals) noexcept;
+  // The path holds as much as the cap allows, or more.
+  bool capped() const noexcept { return capped_; }
 
  private:
   static constexpr std::size_t kRounds = 4;  // whose rates are remembered
@@ -87,6 +89,7 @@ class Congestion {
   std::uint32_t cap_;
   std::uint32_t window_;
   double pace_ = 0;
+  bool capped_ = false;
 
   // The path: packets a second that arrived in each of the last rounds, and its round trip while no
   // queue stood.

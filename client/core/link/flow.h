@@ -114,6 +114,8 @@ class Flow {
   // Half of what was advertised is used up.
   bool credit_due() const noexcept;
   std::uint32_t credit_packets() const noexcept { return credit_packets_; }
+  // The credit, and not the path, sets the rate.
+  bool credit_limits() const noexcept { return congestion_.capped(); }
   // Results that may be asked for now without more of them on the way than buffers: some buffers
   // are kept for the results of what is in flight.
   std::uint32_t free_pulls() const noexcept;

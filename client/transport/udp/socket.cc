@@ -103,4 +103,12 @@ void grow_receive_buffer(int fd) noexcept {
     set_int(fd, SOL_SOCKET, SO_RCVBUF, kReceiveBufferBytes);
 }
 
+std::string way_to_grow_receive_buffer(std::size_t buffer_bytes) {
+  // The kernel doubles what is asked for, and reports that.
+  constexpr std::size_t kGranted = 2 * std::size_t{kReceiveBufferBytes};
+  if (buffer_bytes >= kGranted) return {};
+  return "net.core.rmem_max holds it at " + std::to_string(buffer_bytes / 2) +
+         " bytes; on this host: sysctl -w net.core.rmem_max=" + std::to_string(kReceiveBufferBytes);
+}
+
 }  // namespace sluice::client

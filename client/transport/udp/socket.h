@@ -39,5 +39,7 @@ int get_int(int fd, int level, int name) noexcept;
 void mark_datagrams(int fd, int family) noexcept;
 // Enlarges the receive buffer as far as the system allows.
 void grow_receive_buffer(int fd) noexcept;
+// What the user does when it holds less than that asks for; empty: it does not.
+std::string way_to_grow_receive_buffer(std::size_t buffer_bytes);
 
 }  // namespace sluice::client

@@ -194,6 +194,7 @@ class UdpTransport final : public Transport {
     const auto buffer_bytes = static_cast<std::size_t>(get_int(fd, SOL_SOCKET, SO_RCVBUF));
     facts_.receive_credit_packets =
         static_cast<std::uint32_t>(std::max<std::size_t>(8, buffer_bytes / cost * 7 / 8));
+    facts_.more_credit = way_to_grow_receive_buffer(buffer_bytes);
     moderation_ = Moderation(facts_.receive_credit_packets);
   }
 

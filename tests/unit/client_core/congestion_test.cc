@@ -153,6 +153,15 @@ TEST(Congestion, StaysWithinItsBounds) {
   }
 }
 
+TEST(Congestion, KnowsThatTheCapAndNotThePathSetsTheRate) {
+  for (const std::uint32_t cap : {64u, 200u, 700u, 5000u}) {
+    Path path({});  // holds 480 packets
+    SluiceSource& source = path.add<SluiceSource>(cap);
+    path.run_for(3 * kSecond);
+    EXPECT_EQ(source.congestion().capped(), cap < 480) << cap;
+  }
+}
+
 TEST(Congestion, NeedsNoFeedbackForEachPacket) {
   for (const std::uint32_t reported : {4u, 64u}) {
     Path path({.loss = 0.001, .jitter_ns = 3 * kMillisecond});
