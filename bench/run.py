@@ -18,6 +18,7 @@ import ddp_overlap
 import fairness
 import fold
 import gpu
+import hook
 import latency
 import local
 import pipe
@@ -45,7 +46,8 @@ BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "big": big,
            "straggler": straggler, "queue": queues, "priority": priority, "fairness": fairness,
            "pipe": pipe,
            "prune": prune, "gpu": gpu, "store": store,
-           "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
+           "switch": switch, "ddp_overlap": ddp_overlap, "hook": hook,
+           "switch_priority": switch_priority,
            "prophet": prophet, "prune_paper": prune_paper, "request_scheduling": request_scheduling,
            "bml": bml, "wire": wire}
 
