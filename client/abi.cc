@@ -63,12 +63,6 @@ Status check_collective(std::uint32_t root, const void* buffer, std::size_t byte
   return {};
 }
 
-Status check_priority(std::uint32_t priority) {
-  if (priority <= UINT8_MAX) return {};
-  return {StatusCode::kInvalidArgument,
-          "priority " + std::to_string(priority) + " must be 0 (most urgent) to 255"};
-}
-
 Status check_may_block(const Job& job, const char* call) {
   if (!job.on_own_thread()) return {};
   return {StatusCode::kInvalidArgument, std::string(call) + ": must not be called from a callback"};
@@ -149,34 +143,6 @@ sluice_status sluice_join(const sluice_options* options, const sluice_tensor* te
   });
 }
 
-sluice_status sluice_submit(sluice_job* job, uint32_t tensor, const void* input, void* output,
-                            uint32_t weight, uint32_t priority) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (Status status = check_priority(priority); !status.ok()) return status;
-    return impl.submit({.tensor = tensor,
-                        .input = input,
-                        .output = output,
-                        .weight = weight,
-                        .priority = static_cast<sluice::Priority>(priority)});
-  });
-}
-
-sluice_status sluice_submit_device(sluice_job* job, const sluice_submission* submission) {
-  return guarded(job, [&](Job& impl) -> Status {
-    Status status = check_struct(submission, "sluice_submission");
-    if (status.ok()) status = check_priority(submission->priority);
-    if (!status.ok()) return status;
-    const bool catches_up = submission->catch_up != 0;
-    return impl.submit_device({.tensor = submission->tensor,
-                               .input = catches_up ? nullptr : submission->input,
-                               .output = submission->output,
-                               .weight = catches_up ? 0 : submission->weight,
-                               .priority = static_cast<sluice::Priority>(submission->priority),
-                               .contribute = !catches_up},
-                              submission->stream);
-  });
-}
-
 sluice_status sluice_set_averaging(sluice_job* job, uint32_t tensor, int32_t averaging) {
   return guarded(job, [&](Job& impl) {
     sluice::AveragingChoice choice{};
@@ -223,10 +189,6 @@ sluice_status sluice_flush_residuals(sluice_job* job) {
   return guarded(job, [&](Job& impl) { return impl.flush_residuals(); });
 }
 
-sluice_status sluice_end_step(sluice_job* job) {
-  return guarded(job, [&](Job& impl) { return impl.end_step(); });
-}
-
 // ---- stragglers ----
 
 static_assert(static_cast<int>(Turn::Kind::kCompute) == SLUICE_TURN_COMPUTE &&
@@ -250,12 +212,6 @@ sluice_status sluice_next_turn(sluice_job* job, int32_t timeout_ms, sluice_turn*
   });
 }
 
-sluice_status sluice_catch_up(sluice_job* job, uint32_t tensor, void* output) {
-  return guarded(job, [&](Job& impl) {
-    return impl.submit({.tensor = tensor, .output = output, .weight = 0, .contribute = false});
-  });
-}
-
 sluice_status sluice_resync(sluice_job* job, int32_t timeout_ms, sluice_state* state) {
   return guarded(job, [&](Job& impl) {
     return answer(state, "sluice_state", [&](sluice_state& known) {
@@ -274,38 +230,7 @@ sluice_status sluice_send_state(sluice_job* job, const void* data, uint64_t byte
   return guarded(job, [&](Job& impl) { return impl.send_state(data, bytes, step); });
 }
 
-// ---- waiting ----
-
-sluice_status sluice_wait_tensor(sluice_job* job, uint32_t tensor, int32_t timeout_ms,
-                                 sluice_result* result) {
-  return guarded(job, [&](Job& impl) {
-    sluice::client::Tensors::Result found;
-    const auto wait = [&] { return impl.wait_tensor(tensor, timeout_ms, found); };
-    if (result == nullptr) return wait();
-    return answer(result, "sluice_result", [&](sluice_result& known) {
-      Status status = wait();
-      known.weight = found.weight;
-      known.latency_ns = static_cast<std::uint64_t>(found.latency_ns);
-      known.step = found.step;
-      known.absent = found.absent;
-      known.non_finite = found.non_finite;
-      return status;
-    });
-  });
-}
-
-sluice_status sluice_wait_step(sluice_job* job, int32_t timeout_ms, uint32_t* step) {
-  return guarded(job, [&](Job& impl) {
-    sluice::Step last = 0;
-    Status status = impl.wait_step(timeout_ms, last);
-    if (status.ok() && step != nullptr) *step = last;
-    return status;
-  });
-}
-
-sluice_status sluice_mark_applied(sluice_job* job, uint32_t tensor) {
-  return guarded(job, [&](Job& impl) { return impl.mark_applied(tensor); });
-}
+// ---- collectives and the end ----
 
 sluice_status sluice_broadcast(sluice_job* job, uint32_t root, void* buffer, size_t bytes,
                                int32_t timeout_ms) {

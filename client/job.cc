@@ -115,7 +115,8 @@ Status Job::attach_device(std::unique_ptr<Device> device, const PruneOptions& pr
                                               buffers_.get());
   copier_ = std::make_unique<Copier>(
       shared_, *device_, far_.get(),
-      [this](const Submission& submission) { return hand_over(submission); }, who + ": ");
+      [this](const Submission& submission) { return hand_over(submission, monotonic_now()); },
+      who + ": ");
   return {};
 }
 

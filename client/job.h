@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,7 +77,8 @@ class Job {
   ~Job();  // leaves, at most 1 s
 
   // ---- never block, but for the residuals of far tensors ----
-  Status submit(const Submission& submission);
+  // In their order, under one lock; those before the first that is refused are submitted.
+  Status submit(std::span<const Submission> submissions);
   // Its memory is the device's, and the device's once the work of `stream` so far is done.
   Status submit_device(const Submission& submission, void* stream);
   Status end_step();
@@ -110,6 +112,9 @@ class Job {
 
   // ---- wait, for `timeout_ms` at most: kForeverMs is no limit, 0 asks ----
   Status wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::Result& result);
+  // For the first `least`; `done` is how many leading ones are.
+  Status wait_tensors(std::span<const std::uint32_t> tensors, std::size_t least,
+                      std::int32_t timeout_ms, std::size_t& done);
   Status wait_step(std::int32_t timeout_ms, Step& step);
   Status wait_push(LayerIndex layer, std::int32_t timeout_ms);
   Status wait_pull(LayerIndex layer, std::int32_t timeout_ms);
@@ -124,6 +129,7 @@ class Job {
   // The calling thread is the job's own, which calls the callbacks: it must not wait.
   bool on_own_thread() const noexcept;
   Rank rank() const noexcept { return rank_; }
+  bool has_device() const noexcept { return device_ != nullptr; }
 
  private:
   using Lock = SessionMutex::Lock;
@@ -138,8 +144,8 @@ class Job {
   // its first element, when it has come from the device (kIn), or writes it before it goes there.
   Status move_residual(Lock& lock, std::uint32_t tensor, CopyStage::Direction direction,
                        const std::function<void(std::span<float> part, std::size_t first)>& use);
-  std::string left_behind_note();                  // what the log says at the end; empty: nothing
-  Status hand_over(const Submission& submission);  // with the lock held
+  std::string left_behind_note();  // what the log says at the end; empty: nothing
+  Status hand_over(const Submission& submission, TimeNs now);  // with the lock held
   Status accept(const Submission& submission, sluice_device_mark* fence, bool on_device);
   std::string kept_note() const;
   Status wait_joined();
@@ -153,6 +159,8 @@ class Job {
   Status check_finite(LayerIndex layer, std::span<const float* const> values,
                       const char* call) const;
   Status find_store(LayerIndex layer, const char* call, Store*& store) const;
+  Status await(Lock& lock, std::span<const std::uint32_t> tensors, std::size_t least,
+               std::int32_t timeout_ms, std::size_t& done);
   Status check_not_staged(std::uint32_t tensor, const char* call) const;
 
   const pid_t pid_;

@@ -2,6 +2,7 @@
 // thread.
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "client/clock.h"
@@ -24,13 +25,20 @@ Status Job::wait_joined() {
 
 // ---- steps ----
 
-Status Job::submit(const Submission& submission) {
+Status Job::submit(std::span<const Submission> submissions) {
   const Lock lock = shared_.mutex.lock();
-  return shared_.stage == nullptr ? hand_over(submission) : accept(submission, nullptr, false);
+  const TimeNs now = monotonic_now();
+  Status status;
+  for (const Submission& submission : submissions) {
+    status =
+        shared_.stage == nullptr ? hand_over(submission, now) : accept(submission, nullptr, false);
+    if (!status.ok()) break;
+  }
+  return status;
 }
 
-Status Job::hand_over(const Submission& submission) {
-  Status status = shared_.calls.submit(submission, monotonic_now());
+Status Job::hand_over(const Submission& submission, TimeNs now) {
+  Status status = shared_.calls.submit(submission, now);
   if (!status.ok()) return status;
   if (trace_ != nullptr) trace_->next(submission.tensor);
   shared_.wake();
@@ -92,21 +100,51 @@ Status Job::check_not_staged(std::uint32_t tensor, const char* call) const {
 
 Status Job::wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::Result& result) {
   Lock lock = shared_.mutex.lock();
-  const Tensors& tensors = shared_.calls.tensors();
-  Status status = tensors.check_exists(tensor, "wait_tensor");
-  if (!status.ok()) return status;
+  std::size_t done = 0;
+  Status status = await(lock, {&tensor, 1}, 1, timeout_ms, done);
+  if (status.ok()) result = shared_.calls.tensors().result(tensor);
+  return status;
+}
+
+Status Job::wait_tensors(std::span<const std::uint32_t> tensors, std::size_t least,
+                         std::int32_t timeout_ms, std::size_t& done) {
+  Lock lock = shared_.mutex.lock();
+  return await(lock, tensors, least, timeout_ms, done);
+}
+
+Status Job::await(Lock& lock, std::span<const std::uint32_t> tensors, std::size_t least,
+                  std::int32_t timeout_ms, std::size_t& done) {
+  const Tensors& table = shared_.calls.tensors();
+  Status status;
+  for (const std::uint32_t tensor : tensors) {
+    status = table.check_exists(tensor, "wait_tensor");
+    if (!status.ok()) return status;
+  }
+  std::size_t arrived = 0;
   status = wait(
-      lock, timeout_ms, [&] { return !shared_.ended() && !shared_.in_flight(tensor); },
+      lock, timeout_ms,
       [&] {
+        if (shared_.ended()) return false;
+        while (arrived < tensors.size() && !shared_.in_flight(tensors[arrived])) ++arrived;
+        return arrived >= least;
+      },
+      [&] {
+        const std::uint32_t tensor = tensors[arrived];
         return "wait_tensor '" + shared_.calls.layout().tensor(tensor).name + "' of step " +
-               std::to_string(tensors.last_asked(tensor));
+               std::to_string(table.last_asked(tensor));
       });
   if (!status.ok()) return status;
-  const bool given_up =
-      shared_.stage != nullptr && shared_.stage->outcome(tensor) != StatusCode::kOk;
-  if (given_up || tensors.lost(tensor)) return shared_.calls.behind_status();
-  result = tensors.result(tensor);
-  if (trace_ != nullptr) trace_->returned(tensor, monotonic_now());
+  for (std::size_t i = 0; i < arrived; ++i) {
+    const bool given_up =
+        shared_.stage != nullptr && shared_.stage->outcome(tensors[i]) != StatusCode::kOk;
+    if (!given_up && !table.lost(tensors[i])) continue;
+    if (i < least) return shared_.calls.behind_status();
+    arrived = i;
+  }
+  if (trace_ != nullptr)
+    for (const std::uint32_t tensor : tensors.first(arrived))
+      trace_->returned(tensor, monotonic_now());
+  done = arrived;
   return status;
 }
 

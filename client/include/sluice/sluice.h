@@ -608,23 +608,22 @@ SLUICE_API sluice_status sluice_join(const sluice_options* options, const sluice
 SLUICE_API sluice_status sluice_submit(sluice_job* job, uint32_t tensor, const void* input,
                                        void* output, uint32_t weight, uint32_t priority);
 
-/* A tensor's next step in the memory of options.device. */
+/* The arguments of sluice_submit() and what device memory needs beside them. */
 typedef struct sluice_submission {
   size_t struct_size;
-  uint32_t tensor; /* tensor, weight, priority, input and output are as the arguments of
-                      sluice_submit(), but input and output are device memory */
+  uint32_t tensor;
   uint32_t weight;
   uint32_t priority;
-  int32_t catch_up; /* non-zero: as sluice_catch_up(); input and weight are ignored */
-  const void* input;
+  int32_t catch_up;  /* non-zero: as sluice_catch_up(); input and weight are ignored */
+  const void* input; /* like output, host memory or that of options.device: as the call says */
   void* output;
-  void* stream; /* cudaStream_t; NULL: the default stream */
+  void* stream; /* cudaStream_t; NULL: the default stream. Ignored for host memory */
 } sluice_submission;
 
-/* As sluice_submit(), for device memory. The library reads `input` and writes `output` after the
- * work that `stream` has so far; neither call nor stream waits. Both belong to the library until
- * the tensor is done, which it is when its average has arrived in `output`: work that any stream
- * gets after a wait has returned, or after on_tensor_done, finds it there.
+/* As sluice_submit(), for memory of options.device. The library reads `input` and writes `output`
+ * after the work that `stream` has so far; neither call nor stream waits. Both belong to the
+ * library until the tensor is done, which it is when its average has arrived in `output`: work that
+ * any stream gets after a wait has returned, or after on_tensor_done, finds it there.
  *
  * Jobs of a device may mix this with sluice_submit(). In such a job sluice_end_step() takes effect
  * when all earlier submissions have left the device; where it has to be refused, the job fails with
@@ -636,6 +635,16 @@ typedef struct sluice_submission {
  * and a text that has the tensor and the device's own words; no work of the device ever waits for
  * this library. */
 SLUICE_API sluice_status sluice_submit_device(sluice_job* job, const sluice_submission* submission);
+
+/* Submits `count` tensors in their order, each as sluice_submit() does, or as
+ * sluice_submit_device() in a job whose options.device.memory is not SLUICE_MEMORY_HOST. A call for
+ * all gradients of a bucket costs a fraction of one call a tensor. The structs are the caller's
+ * again when the call returns.
+ *
+ * Fails as these do, at the first tensor that is refused: the tensors before it are submitted, the
+ * tensors after it are not. */
+SLUICE_API sluice_status sluice_submit_many(sluice_job* job, const sluice_submission* submissions,
+                                            size_t count);
 
 /* Writes a line for every sluice_memory with this device ("pinned: works, NVIDIA X, 50 GB/s") into
  * `text` of `capacity` bytes, cut to fit and ended by a zero byte. May start the device's driver,
@@ -817,6 +826,14 @@ SLUICE_API sluice_status sluice_get_clocks(sluice_job* job, uint32_t layer, slui
  * sluice_last_error() says who and what is missing; this holds for all calls that wait. */
 SLUICE_API sluice_status sluice_wait_tensor(sluice_job* job, uint32_t tensor, int32_t timeout_ms,
                                             sluice_result* result);
+
+/* Waits until the last submissions of the first `least` of `count` tensors are done. Then *done is
+ * the number of leading tensors that are done, `least` to `count`: with least 1 a caller takes the
+ * tensor that it needs and all that have come with it. Fails as sluice_wait_tensor() does for the
+ * first `least`, and with SLUICE_INVALID_ARGUMENT where `least` is above `count`; a tensor behind
+ * them that is lost is not counted. */
+SLUICE_API sluice_status sluice_wait_tensors(sluice_job* job, const uint32_t* tensors, size_t count,
+                                             size_t least, int32_t timeout_ms, size_t* done);
 
 /* Waits until all submissions are done and every step that this worker has ended is complete: then
  * `*step` (unless NULL) is the last one, 0 before the first. Fails as sluice_wait_tensor does. */

@@ -84,6 +84,11 @@ class Job {
     raw.stream = stream;
     check(job_, sluice_submit_device(job_, &raw));
   }
+  // Their struct_size is set here.
+  void submit(std::vector<sluice_submission> submissions) {
+    for (sluice_submission& one : submissions) one.struct_size = sizeof one;
+    check(job_, sluice_submit_many(job_, submissions.data(), submissions.size()));
+  }
   void end_step() { check(job_, sluice_end_step(job_)); }
 
   // ---- stragglers: see the loop in sluice.h ----
@@ -117,6 +122,14 @@ class Job {
     auto result = sized<sluice_result>();
     check(job_, sluice_wait_tensor(job_, tensor, count(timeout), &result));
     return result;
+  }
+  // Returns how many leading tensors are done, `least` or more.
+  std::size_t wait(const std::vector<std::uint32_t>& tensors, std::size_t least,
+                   std::chrono::milliseconds timeout = kForever) {
+    std::size_t done = 0;
+    check(job_,
+          sluice_wait_tensors(job_, tensors.data(), tensors.size(), least, count(timeout), &done));
+    return done;
   }
   // Returns the last complete step.
   std::uint32_t wait_step(std::chrono::milliseconds timeout = kForever) {

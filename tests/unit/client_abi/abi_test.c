@@ -237,6 +237,8 @@ static void test_null_job(void) {
   sluice_counters stats;
   stats.struct_size = sizeof stats;
   float value = 0;
+  EXPECT(sluice_submit_many(NULL, NULL, 0) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_wait_tensors(NULL, NULL, 0, 0, 0, NULL) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_submit(NULL, 0, &value, &value, 1, 0) == SLUICE_INVALID_ARGUMENT);
   EXPECT_ERROR("job is NULL");
   EXPECT(sluice_end_step(NULL) == SLUICE_INVALID_ARGUMENT);
@@ -267,6 +269,10 @@ static void test_bad_calls(void) {
   EXPECT_ERROR("'weights': output is NULL");
   EXPECT(sluice_submit(job, 0, values, values, 1, 256) == SLUICE_INVALID_ARGUMENT);
   EXPECT_ERROR("priority 256");
+  EXPECT(sluice_submit_many(job, NULL, 0) == SLUICE_OK);
+  EXPECT(sluice_submit_many(job, NULL, 1) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_ERROR("sluice_submission is NULL");
+  EXPECT(sluice_wait_tensors(job, NULL, 0, 0, 0, NULL) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_wait_tensor(job, 5, 0, NULL) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_broadcast(job, 1, values, 4, 0) == SLUICE_INVALID_ARGUMENT);
   EXPECT_ERROR("broadcast from rank 1: the world has ranks 0 to 0");

@@ -69,6 +69,88 @@ TEST(Jobs, SumManyTensorsOverManyStepsInAnyOrder) {
   });
 }
 
+// More tensors than the library submits under one lock.
+TEST(Jobs, SubmitManyTensorsInOneCallAndTakeThoseThatHaveCome) {
+  static constexpr std::uint32_t kTensors = 100;
+  on_every_rank(2, [](std::uint32_t rank) {
+    std::vector<Tensor> tensors;
+    std::vector<std::vector<float>> values;
+    std::vector<std::uint32_t> all;
+    for (std::uint32_t i = 0; i < kTensors; ++i) {
+      tensors.push_back({"t" + std::to_string(i), 1 + 13 * i});
+      values.emplace_back(1 + 13 * i);
+      all.push_back(i);
+    }
+    Job job(options_for("one-call", rank, 2), tensors);
+    for (std::uint32_t step = 1; step <= 5; ++step) {
+      std::vector<sluice_submission> submissions(kTensors);
+      for (std::uint32_t i = 0; i < kTensors; ++i) {
+        std::fill(values[i].begin(), values[i].end(), static_cast<float>(i + 2 * rank));
+        submissions[i].tensor = i;
+        submissions[i].weight = 1;
+        submissions[i].priority = i;
+        submissions[i].input = submissions[i].output = values[i].data();
+      }
+      job.submit(submissions);
+      job.end_step();
+      const std::size_t some = job.wait(all, step, kLong);
+      EXPECT_GE(some, step);
+      EXPECT_LE(some, kTensors);
+      for (std::size_t i = 0; i < some; ++i) EXPECT_EQ(values[i].back(), static_cast<float>(i + 1));
+      EXPECT_EQ(job.wait(all, kTensors, kLong), kTensors);
+      EXPECT_EQ(values[kTensors - 1].front(), static_cast<float>(kTensors));
+      EXPECT_EQ(job.wait_step(kLong), step);
+    }
+  });
+}
+
+TEST(Jobs, SubmitWhatComesBeforeATensorThatIsRefused) {
+  Job job(options_for("one-call-refused", 0, 1), {{"a", 1}, {"b", 1}, {"c", 1}});
+  float values[3] = {1, 2, 3};
+  std::vector<sluice_submission> submissions(3);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    submissions[i].tensor = i;
+    submissions[i].weight = 1;
+    submissions[i].input = submissions[i].output = &values[i];
+  }
+  submissions[1].output = nullptr;
+  const Error error = error_of([&] { job.submit(submissions); });
+  EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);
+  EXPECT_THAT(error.what(), HasSubstr("'b': output is NULL"));
+  EXPECT_EQ(job.wait(0, kLong).step, 1u);
+  EXPECT_EQ(job.wait({1, 2}, 2, milliseconds(0)), 2u) << "neither was submitted";
+  submissions.erase(submissions.begin());
+  submissions[0].output = &values[1];
+  job.submit(submissions);
+  EXPECT_EQ(job.wait_step(kLong), 1u);
+}
+
+TEST(Jobs, WaitForTheFirstTensorsAndTellHowManyHaveCome) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Job job(options_for("leading", rank, 2), {{"a", 1}, {"b", 1}});
+    float a = 1, b = 1;
+    job.submit({0, &a, &a});
+    if (rank == 0) {
+      job.submit({1, &b, &b});
+      EXPECT_EQ(job.wait({0, 1}, 1, kLong), 1u) << "nobody else has submitted b";
+      EXPECT_EQ(job.wait({1, 0}, 0, milliseconds(0)), 0u) << "b comes first";
+      const Error error = error_of([&] { job.wait({0, 1}, 2, milliseconds(30)); });
+      EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
+      EXPECT_THAT(error.what(), HasSubstr("wait_tensor 'b' of step 1"));
+      EXPECT_EQ(error_of([&] {
+                  job.wait({0, 1}, 3, milliseconds(0));
+                }).status(),
+                SLUICE_INVALID_ARGUMENT);
+      EXPECT_EQ(error_of([&] { job.wait({2}, 1, milliseconds(0)); }).status(),
+                SLUICE_INVALID_ARGUMENT);
+    }
+    job.barrier(kLong);
+    if (rank == 1) job.submit({1, &b, &b});
+    EXPECT_EQ(job.wait({1, 0}, 2, kLong), 2u);
+    EXPECT_EQ(job.wait_step(kLong), 1u);
+  });
+}
+
 TEST(Jobs, SendByTheScheduleAskedForAndTellItsPlan) {
   sluice::Options options = options_for("schedule", 0, 1);
   options.schedule.kind = SLUICE_SCHEDULE_CREDIT;

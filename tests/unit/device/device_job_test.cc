@@ -43,6 +43,27 @@ TEST_F(DeviceJobs, SumWhatLiesInDeviceMemoryBesideWhatLiesInTheHosts) {
   });
 }
 
+TEST_F(DeviceJobs, SubmitManyTensorsInOneCall) {
+  on_every_rank(2, [&](std::uint32_t rank) {
+    Options wanted = options("device-many", rank, 2);
+    wanted.averaging = SLUICE_AVERAGE_SUM;
+    Job job(wanted, {{"a", kSmall}, {"b", kSmall}});
+    DeviceFloats a(kSmall), b(kSmall);
+    a.write(ramp(kSmall, 1));
+    b.write(ramp(kSmall, 2));
+    std::vector<sluice_submission> submissions(2);
+    for (std::uint32_t tensor : {0u, 1u}) {
+      submissions[tensor].tensor = tensor;
+      submissions[tensor].weight = 1;
+      submissions[tensor].input = submissions[tensor].output = (tensor == 0 ? a : b).get();
+    }
+    job.submit(submissions);
+    EXPECT_EQ(job.wait({0, 1}, 2, kLong), 2u);
+    EXPECT_EQ(a.read(), ramp(kSmall, 2));
+    EXPECT_EQ(b.read(), ramp(kSmall, 4));
+  });
+}
+
 // A step that is ended while its gradients are copied has in it what came before, and no more.
 TEST_F(DeviceJobs, EndAStepWhereTheApplicationSaidSo) {
   on_every_rank(2, [&](std::uint32_t rank) {
