@@ -32,13 +32,14 @@ class LateJob:
     def keep(self, name, objects):
         pass
 
-    def submit_address(self, index, source, target, weight, priority):
-        assert index not in self._flying, "submitted while it is in flight"
-        count = self.tensors[index].elem_count
-        memory = (ctypes.c_float * count).from_address(target)
-        self._flying[index] = (memory, list(memory))
-        self.priorities[index] = priority
-        memory[:] = [math.nan] * count
+    def submit_many(self, submissions):
+        for one in submissions:
+            assert one.tensor not in self._flying, "submitted while it is in flight"
+            count = self.tensors[one.tensor].elem_count
+            memory = (ctypes.c_float * count).from_address(one.output)
+            self._flying[one.tensor] = (memory, list(memory))
+            self.priorities[one.tensor] = one.priority
+            memory[:] = [math.nan] * count
 
     def wait(self, index):
         if self.error is not None:

@@ -9,6 +9,7 @@ from torch.autograd import Variable
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from sluice import errors
+from sluice._torch_buckets import Buckets
 from sluice._torch_dynamo import compiled_modules, is_tracing, unseen
 from sluice._torch_order import PRIORITIES, ForwardOrder, priorities_of
 from sluice._torch_step import Hook, StepEngine
@@ -33,15 +34,15 @@ def _failed_future(error):
     return start.then(fail)
 
 
-def _any_stranger(model, known, ignored):
-    """Whether some parameter needs a gradient and is in neither. For every forward, so without
-    model.parameters(), which takes several times as long."""
+def _any_stranger(model, known):
+    """Whether some parameter needs a gradient whose id() is not in `known`. For every forward, so
+    without model.parameters() and a tensor's hash, which take several times as long."""
     seen, stack = {model}, [model]
     while stack:
         child = stack.pop()
         # dict.values: a look-up by name would wait for an update that is under way (overlap).
         for p in dict.values(child._parameters):
-            if p is not None and p not in known and p.requires_grad and p not in ignored:
+            if id(p) not in known and p is not None and p.requires_grad:
                 return True
         for grandchild in dict.values(child._modules):
             if grandchild is not None and grandchild not in seen:
@@ -63,6 +64,8 @@ class Attachment(StepEngine):
         self.weight = weight
         self._parameters = [p for _, p in named]
         self._indices = {p: index for index, p in enumerate(self._parameters)}
+        self._numbers = {id(p): index for index, p in enumerate(self._parameters)}  # the same
+        self._buckets = Buckets(self._numbers)
         self._names = {name: index for index, (name, _) in enumerate(named)}
         self._group = group
         self._pending = []  # (future, buffer) of the buckets of this backward
@@ -71,10 +74,12 @@ class Attachment(StepEngine):
         self._is_ordered = False  # whether the first forward was begun
         self._model = None  # weak: DDP's reducer keeps this object alive, so else it were a cycle
         self._delayed = None  # first backward of a static graph, see _begin_backward
-        self._priorities = priorities_of(range(len(named)), len(named))
+        # By tensor index; another tuple when one has changed.
+        self._priorities = tuple(priorities_of(range(len(named)), len(named)))
         self._chosen = {}  # tensor index -> priority from set_priority()
         # Parameters that DDP was told to leave alone, and those without elements.
         self._ignored = frozenset()
+        self._known = frozenset()  # id() of these and of the job's
         self._units = None  # of what is kept of gradients, when they are followed
         self._tell_left_behind = to_be_told(self, job)
 
@@ -96,6 +101,7 @@ class Attachment(StepEngine):
         ignored = set(getattr(ddp_model, "parameters_to_ignore", ()))
         self._ignored = frozenset(p for name, p in ddp_model.module.named_parameters()
                                   if name in ignored or p.numel() == 0)
+        self._known = frozenset([*self._numbers, *map(id, self._ignored)])
         before = unseen(self._before_forward)
         watch = Hook(lambda model, _inputs: before(model, is_tracing()))
         self._handles.append(ddp_model.register_forward_pre_hook(watch))
@@ -126,7 +132,7 @@ class Attachment(StepEngine):
     def _check_parameters(self, model):
         """Raises when a parameter needs a gradient that nobody would average."""
         known, ignored = self._indices, self._ignored
-        if _any_stranger(model, known, ignored):
+        if _any_stranger(model, self._known):
             names = [f"{prefix}.{name}" if prefix else name
                      for prefix, child in model.named_modules()
                      for name, p in dict.items(child._parameters)
@@ -150,8 +156,9 @@ class Attachment(StepEngine):
             if self._failure is not None:
                 return _failed_future(self._failure)
             future = torch.futures.Future() if self._device is None else self._device.future()
-            self._pending.append((future, bucket.buffer()))
-            self._submit(bucket)
+            buffer = bucket.buffer()
+            self._pending.append((future, buffer))
+            self._submit(bucket, buffer)
             if self._delayed:
                 if bucket.is_last():
                     threading.Thread(target=self._finish_delayed, name="sluice-step").start()
@@ -167,36 +174,33 @@ class Attachment(StepEngine):
             self._pending = []
         if self._order is not None:
             count = len(self._indices)
-            self._priorities = priorities_of(self._order.finish(count), count)
+            priorities = priorities_of(self._order.finish(count), count)
             for index, priority in self._chosen.items():
-                self._priorities[index] = priority
+                priorities[index] = priority
+            self._priorities = tuple(priorities)
             self._order = None
         # In the first backward of a static graph DDP calls the hook for all buckets at the very end
         # and waits for their futures at once, before the engine's callbacks.
         self._delayed = self._delayed is None and getattr(self._model(), "static_graph", False)
         Variable._execution_engine.queue_callback(self._finish)
 
-    def _submit(self, bucket):
-        if self.weight != 1:
-            bucket.buffer().mul_(self.weight)
-        where = self._where()
-        for index, _, gradient in self._in_job(bucket):
-            address = gradient.data_ptr()
-            self.job.submit_address(index, address, address, self.weight, self._priorities[index],
-                                    *where)
+    def _submit(self, bucket, buffer):
+        weight = self._weight
+        if weight != 1:
+            buffer.mul_(weight)
+        known = self._buckets.of(bucket, buffer)
+        self._leaves(known)
+        self.job.submit_many(known.submissions(weight, self._priorities, self._stream()))
         if bucket.is_last():
             self.job.end_step()
 
-    def _in_job(self, bucket):
-        """(tensor index, parameter, gradient) of those that have elements."""
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-            if parameter in self._indices:
-                yield self._indices[parameter], parameter, gradient
+    def _leaves(self, bucket):
+        """This _torch_buckets.Bucket is about to be submitted."""
 
-    def _where(self):
-        """What a submission says about its memory: nothing of the host's; of a device's which of
-        its streams makes the gradients."""
-        return () if self._device is None else (self._device.stream(),)
+    def _stream(self):
+        """Which of the device's streams makes the gradients; None: they are in the host's
+        memory."""
+        return None if self._device is None else self._device.stream()
 
     @unseen
     def _finish(self):
@@ -262,7 +266,8 @@ class Attachment(StepEngine):
             raise errors.InvalidArgument(
                 f"priority={priority!r}: must be a whole number from 0, the most urgent, to "
                 f"{PRIORITIES - 1}")
-        self._chosen[index] = self._priorities[index] = priority
+        self._chosen[index] = priority
+        self._priorities = (*self._priorities[:index], priority, *self._priorities[index + 1:])
 
     def state_dict(self):
         """What of this rank's gradients is not delivered yet, by parameter, with `prune_momentum`

@@ -189,12 +189,11 @@ class Overlap(Attachment):
                 "a second backward before optimizer.step() without a forward of the model in "
                 "between: accumulate gradients with one forward for each backward")
 
-    def _submit(self, bucket):
+    def _leaves(self, bucket):
         if self._leaving_early:
-            for index, _, gradient in self._in_job(bucket):
+            for index, address in zip(bucket.indices, bucket.addresses):
                 self._awaited[index] = Awaited(index, self)
-                self._addresses[index] = gradient.data_ptr()
-        super()._submit(bucket)
+                self._addresses[index] = address
 
     def _end_backward(self):
         if not self._leaving_early:

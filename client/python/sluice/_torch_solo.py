@@ -152,15 +152,16 @@ class SoloAttachment(Attachment):
                 "a backward outside of the loop: run it in the body of "
                 "'for step in loop.steps(total):'")
 
-    def _submit(self, bucket):
+    def _submit(self, bucket, buffer):
         self.submitted = True
         if self.lost:
             return
         with self._unless_behind():
             if self.weight != 1:
-                bucket.buffer().mul_(self.weight)
-            for index, parameter, gradient in self._in_job(bucket):
-                self._submit_gradient(index, parameter, gradient)
+                buffer.mul_(self.weight)
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+                if parameter in self._indices:
+                    self._submit_gradient(self._indices[parameter], parameter, gradient)
             if bucket.is_last():
                 self._submit_extras(take_part=True)
 
@@ -180,7 +181,7 @@ class SoloAttachment(Attachment):
             output, source = self._own_memory(index), None
         self._outputs[index] = output
         self.job.submit_address(index, source, output.data_ptr(), self.weight,
-                                self._priorities[index], *self._where())
+                                self._priorities[index], self._stream())
 
     def _extras(self):
         """(tensor index, values) of what is not a parameter."""
@@ -216,14 +217,14 @@ class SoloAttachment(Attachment):
         with self._unless_behind():
             for index, address in self._own_outputs():
                 self.job.submit_address(index, None, address, 0, self._priorities[index],
-                                        *self._where())
+                                        self._stream())
             self._submit_extras(take_part=False)
 
     def catch_up(self):
         """Gets the results of a step that this rank does not compute."""
         with self._unless_behind():
             for index, address in self._own_outputs():
-                self.job.catch_up_address(index, address, *self._where())
+                self.job.catch_up_address(index, address, self._stream())
             for index, values in self._extras():
                 self.job.catch_up_address(index, values.data_ptr())
 

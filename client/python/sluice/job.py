@@ -151,6 +151,13 @@ class Job(Member, Stragglers):
         else:
             self._submit_device(index, input_address, output_address, weight, priority, stream)
 
+    def submit_many(self, submissions):
+        """submit_address() of many tensors in one call: `submissions` is a ctypes array of
+        `_abi.Submission`, read before this returns. Their memory is the host's, or the device's
+        where the job has one. Raises what the first tensor that is refused raises: those before it
+        are submitted."""
+        self._handle.call("sluice_submit_many", submissions, len(submissions))
+
     def _submit_device(self, index, source, target, weight, priority, stream, catch_up=False):
         submission = _abi.Submission(ctypes.sizeof(_abi.Submission), index, weight, priority,
                                      catch_up, source, target, stream or None)
