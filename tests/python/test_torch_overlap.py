@@ -139,7 +139,9 @@ class Fickle(nn.Module):
             return x + (self.references[0] if self.calls > 2 else self.offset)
 
 
-def test_a_use_that_nothing_has_announced_is_an_error_and_not_a_wrong_step(monkeypatch):
+@pytest.mark.parametrize("come_early", [0, 100])
+def test_a_use_that_nothing_has_announced_is_an_error_and_not_a_wrong_step(monkeypatch, come_early):
+    monkeypatch.setattr(late_job.LateJob, "come_early", come_early)
     with pytest.raises(sluice.InvalidArgument, match="'offset'.*flush"):
         train(monkeypatch, True, Fickle, sgd, inputs=sequences)
 
@@ -233,6 +235,25 @@ def test_backward_waits_for_nothing_and_each_layer_for_its_own(monkeypatch):
     assert waited == attachment.job.applied == [0, 1]
     attachment.detach()
     assert sorted(waited) == everything, "something was left in flight"
+
+
+def test_what_has_come_is_applied_with_the_layer_that_is_needed(monkeypatch):
+    net = plain_net()
+    optimizer = sgd(net)
+    model, attachment = late_job.attach(monkeypatch, net, optimizer)
+    for _ in range(2):
+        model(images()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    attachment.job.come_early = 3
+    attachment.job.applied.clear()
+    parts = []
+    monkeypatch.setattr(optim.SGD, "step", lambda optimizer: parts.append(
+        [len(group["params"]) for group in optimizer.param_groups]))
+    model(images())
+    assert attachment.job.applied == list(range(8)) and parts == [[4], [4]]
+    monkeypatch.undo()
+    attachment.detach()
 
 
 # ---- what somebody looks at in between ----

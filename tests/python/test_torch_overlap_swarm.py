@@ -124,6 +124,7 @@ def train(monkeypatch, seed, overlapping):
     optimizer = make_optimizer(module.parameters())
     schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, 7)
     model, attachment = late_job.attach(monkeypatch, module, optimizer if overlapping else None)
+    attachment.job.come_early = seed % 4
     for action in actions:
         if action == "backward":
             micro_batch(model)

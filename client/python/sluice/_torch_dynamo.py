@@ -91,7 +91,16 @@ class Signs:
 
     def any(self, module):
         """In `module`'s children or anywhere in this process."""
+        if _compiler is None:
+            return False
         if frames() - CompiledCall.frames != self._frames:
             return True
-        return any(call is not None and not isinstance(call[1], CompiledCall)
-                   for call in map(compiled_call, compiled_modules(module)))
+        stack = [module]
+        while stack:  # as compiled_modules(), for every forward
+            child = stack.pop()
+            call = compiled_call(child)
+            if call is None:
+                stack.extend(one for one in child._modules.values() if one is not None)
+            elif not isinstance(call[1], CompiledCall):
+                return True
+        return False

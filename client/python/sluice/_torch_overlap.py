@@ -4,8 +4,9 @@ A step's gradients in order of time. backward: the hook submits them and complet
 once, so backward does not wait; each .grad becomes an `AwaitedGradient`. optimizer.step(): notes
 the hyper-parameters of all groups, and that these parameters are due. Next forward: just before a
 layer's parameters are handed out (`_torch_watch`) this waits for their averages, which come into
-DDP's buckets in place, and runs the user's optimizer on these parameters only, with the noted
-hyper-parameters. When the forward ends nothing is left in flight.
+DDP's buckets in place, and runs the user's optimizer on these parameters, and on those of the next
+layers whose averages are here too, with the noted hyper-parameters. When the forward ends nothing
+is left in flight.
 
 The first step is done as by `Attachment`: its forward is measured, and DDP moves its buckets at the
 start of the next one (with a static graph, one step later). Whatever looks at a gradient, a
@@ -24,13 +25,14 @@ from torch.autograd import Variable
 
 from sluice import _exit_status, errors
 from sluice._torch_attachment import Attachment
+from sluice._torch_awaited import InFlight
 from sluice._torch_dynamo import Signs, is_tracing, unseen
 from sluice._torch_parts import Parts, unwrapped, why_not_in_parts
 from sluice._torch_step import Hook
-from sluice._torch_watch import (Awaited, FirstForward, Watch, caller, is_opaque, make_plain,
-                                 why_not_watched)
+from sluice._torch_watch import FirstForward, Watch, caller, is_opaque, why_not_watched
 
 _log = logging.getLogger("sluice")
+_LEAST_AHEAD, _MOST_AHEAD = 8, 1024  # tensors behind those that are needed that are asked for
 _COMPILED = ("torch.compile is at work since overlap() was called (compile the blocks of the model "
              "before, then they overlap)")
 
@@ -45,8 +47,11 @@ class Overlap(Attachment):
     def __init__(self, job, named, group, weight, optimizer, module, device=None):
         super().__init__(job, named, group, weight, device)
         self.overlapped_steps = 0
-        self._awaited = {}  # tensor index -> Awaited, from backward until its average is here
-        self._addresses = {}  # tensor index -> of its part of a bucket
+        self._awaited = InFlight(self._parameters)  # from backward until the average is here
+        self._order_of_use = []  # tensor indices, as the first forward needed them
+        self._places = {}  # tensor index -> place in it
+        self._ahead = set()  # brought up to date, and not needed yet
+        self._window = _LEAST_AHEAD  # tensors behind those that are needed that are asked for
         self._leaving_early = False  # this backward does not wait for the results
         self._backwards_to_wait = 0  # until DDP does not move its buckets any more
         self._first = None  # FirstForward, until the first backward
@@ -64,7 +69,7 @@ class Overlap(Attachment):
             _log.warning("sluice.torch.overlap: %s, so every step waits for all gradients, as with "
                          "sluice.torch.attach()", self.reason)
             return
-        self._parts = Parts(optimizer, self._step, self.flush,
+        self._parts = Parts(optimizer, self._step, self._awaited.zero, self.flush,
                             lambda: self._give_up("optimizer.step() is compiled"))
         self._watch_modules(module)
         this = weakref.ref(self)
@@ -74,7 +79,8 @@ class Overlap(Attachment):
     # ---- the forward ----
 
     def _watch_modules(self, module):
-        self._watch_list = Watch(module, self._indices, unseen(self._need), self._enter,
+        self._need_now = unseen(self._need_now)
+        self._watch_list = Watch(module, self._indices, self._need, self._enter,
                                  self._unmeasured)
         self._early = tuple(self._watch_list.early)
         self._first = FirstForward(self._indices, self._watch_list)
@@ -89,10 +95,12 @@ class Overlap(Attachment):
             if model is this():
                 self._forward_ended()
 
+        arrives = unseen(self._has_gradient)
         for index, parameter in enumerate(self._parameters):
-            arrives = unseen(self._has_gradient)
-            self._watch_handles.append(parameter.register_hook(
-                lambda _gradient, index=index: arrives(index)))
+            def arrived(_gradient, index=index):
+                if index in self._awaited or index in self._late:
+                    arrives(index)
+            self._watch_handles.append(parameter.register_hook(arrived))
         self._watch_handles += [module.register_forward_pre_hook(Hook(unseen(before))),
                                 module.register_forward_hook(Hook(unseen(after)))]
 
@@ -118,11 +126,14 @@ class Overlap(Attachment):
     def _forward_ended(self):
         if torch.is_grad_enabled():
             self._late = {i for i, entry in self._awaited.items() if entry.group is not None}
+            self._late |= self._ahead
         self.flush()
 
     def _use_measurement(self, first):
         self._early = tuple(first.early)
         self._needed_first = self._early or tuple(first.order)[:1]
+        self._order_of_use = first.finish(len(self._parameters))
+        self._places = {index: place for place, index in enumerate(self._order_of_use)}
         for owner, indices in first.by_module.items():
             def before(_owner, _inputs, indices=tuple(indices)):
                 self._complete(indices)
@@ -143,15 +154,21 @@ class Overlap(Attachment):
 
     def _need(self, parameter):
         """A module hands out `parameter`."""
-        is_measuring = self._is_measuring()
-        if not (self._awaited or is_measuring or self._late):
+        if not (self._awaited or self._ahead or self._late or self._first is not None):
             return
-        index = self._indices.get(parameter)
+        index = self._numbers.get(id(parameter))
         if index is None:
             return
-        if is_measuring:
+        if self._late:
+            self._late.discard(index)
+        if self._ahead:
+            self._ahead.discard(index)
+        if index in self._awaited or self._first is not None:
+            self._need_now(index)
+
+    def _need_now(self, index):
+        if self._is_measuring():
             self._first.announce(index)
-        self._late.discard(index)
         if index in self._awaited:
             self._complete(self._watch_list.units[index])
 
@@ -191,9 +208,7 @@ class Overlap(Attachment):
 
     def _leaves(self, bucket):
         if self._leaving_early:
-            for index, address in zip(bucket.indices, bucket.addresses):
-                self._awaited[index] = Awaited(index, self)
-                self._addresses[index] = address
+            self._awaited.submitted(bucket, self)
 
     def _end_backward(self):
         if not self._leaving_early:
@@ -202,16 +217,8 @@ class Overlap(Attachment):
         # The job writes into these until the next step, whatever becomes of the model.
         self.job.keep("buckets", [buffer for _, buffer in self._pending])
         self.job.check()
-        Variable._execution_engine.queue_callback(self._cover)  # after DDP's own end of backward
-
-    @unseen
-    def _cover(self):
-        for index, entry in self._awaited.items():
-            parameter = self._parameters[index]
-            gradient = parameter.grad
-            # Another address: no rank used the parameter, and DDP has left its gradient alone.
-            if gradient is not None and gradient.data_ptr() == self._addresses[index]:
-                parameter.grad = entry.cover(gradient)
+        # After DDP's own end of backward.
+        Variable._execution_engine.queue_callback(unseen(self._awaited.cover))
 
     def gradient_is_read(self, is_dropped):
         """Called by an AwaitedGradient that somebody looks at, or zeroes in a step that is
@@ -246,18 +253,13 @@ class Overlap(Attachment):
         if why_at_once is not None:  # also when its closure has yet to make the gradients
             self._explain(why_at_once)
             self.flush()
-        postponed = {}
-        for parameter, group in self._parts.group_numbers():
-            entry = self._awaited.get(self._indices.get(parameter))
-            if (entry is not None and entry.shown is not None
-                    and parameter.grad is entry.shown):
-                postponed[parameter] = (entry, group)
+        postponed = self._awaited.to_postpone(self._parts.group_numbers(), self._numbers)
         if not postponed:
             self.flush()
             return run()
         self._parts.note(postponed)
-        for parameter, (entry, group) in postponed.items():
-            entry.postpone(parameter, group)
+        for entry in postponed.values():
+            entry.postpone(self._parameters[entry.index])
         self._in_gap = True
         self.overlapped_steps += 1
         return None
@@ -266,37 +268,51 @@ class Overlap(Attachment):
         entry = self._awaited.get(index)
         return entry is not None and entry.group is not None
 
-    def _wait(self, index):
+    def _complete(self, units):
+        self._ahead.difference_update(units)
+        super()._complete(units)
+
+    def _wait(self, due):
+        ahead = self._due_after(due)
         with self._failing():
-            self.job.wait(index)
+            count = self.job.wait_many(due + ahead, len(due))
+        came = count - len(due)
+        if ahead:
+            self._window = min(max(2 * came, _LEAST_AHEAD), _MOST_AHEAD)
+        self._ahead.update(ahead[:came])
+        return (due + ahead)[:count]
+
+    def _due_after(self, due):
+        """What a forward needs soon after these. A part of the optimizer's step costs much and each
+        parameter in it little."""
+        if len(due) == len(self._awaited):
+            return []
+        first, asked = self._places[due[-1]] + 1, set(due)
+        return [index for index in self._order_of_use[first:first + self._window]
+                if self._is_due(index) and index not in asked]
 
     def _hand_over(self, indices):
         awaited = [self._awaited[index] for index in indices]
         parameters = [self._parameters[index] for index in indices]
         with self._failing():
             for entry, parameter in zip(awaited, parameters):
-                entry.take_up(parameter, self.job.tensors[entry.index].name)
+                entry.take_up(parameter, self.job.tensors)
         groups, shown = {}, [parameter.grad for parameter in parameters]
         for entry, parameter in zip(awaited, parameters):
             parameter.grad = entry.values
             groups.setdefault(entry.group, []).append(parameter)
         try:
             self._parts.run(groups)
-            for index in indices:
-                self.job.mark_applied(index)
+            if self.job.traced:
+                for index in indices:
+                    self.job.mark_applied(index)
         finally:
-            for entry, gradient in zip(awaited, shown):
-                self._give_back(entry, gradient)
+            for entry, parameter, gradient in zip(awaited, parameters, shown):
+                if gradient is not entry.shown:
+                    parameter.grad = gradient
+                self._awaited.give_back(entry)
             if not self._awaited:
                 self._parts.done()
-
-    def _give_back(self, entry, shown):
-        """The gradient is the user's: the average, zeros, or what was put there meanwhile."""
-        if entry.zeroed:
-            entry.values.zero_()
-        self._parameters[entry.index].grad = entry.values if shown is entry.shown else shown
-        del self._awaited[entry.index]
-        entry.owner = entry.shown = None
 
     # ---- for the user ----
 
@@ -310,9 +326,15 @@ class Overlap(Attachment):
         were made earlier. Blocks;
         raises the job's error."""
         self._complete(tuple(self._awaited))
-        for entry in list(self._awaited.values()):  # no step was due for these
-            self._wait(entry.index)
-            self._give_back(entry, self._parameters[entry.index].grad)
+        if self._awaited:  # no step was due for these
+            with self._failing():
+                self.job.wait_many(list(self._awaited), len(self._awaited))
+            for entry in list(self._awaited.values()):
+                parameter = self._parameters[entry.index]
+                if entry.shown is not None and parameter.grad is entry.shown:
+                    parameter.grad = entry.values
+                self._awaited.give_back(entry)
+        self._ahead.clear()
         if self._parts is not None:
             self._parts.done()
 
@@ -352,11 +374,8 @@ class Overlap(Attachment):
 
     def _stop_overlapping(self):
         """Gradients that are still awaited are lost."""
-        for entry in self._awaited.values():
-            entry.owner = entry.shown = None
-            make_plain(self._parameters[entry.index])
-            self._parameters[entry.index].grad = None
-        self._awaited, self._late = {}, set()
+        self._awaited.give_up()
+        self._late, self._ahead = set(), set()
         if self._parts is not None:
             self._parts.done()
             self._parts.stop()

@@ -6,6 +6,7 @@ its pieces for `_torch_early` too.
 """
 
 import contextlib
+import inspect
 import types
 
 import torch
@@ -113,23 +114,28 @@ class Replaced:
 
 
 class Parts:
-    """Replaces step(), state_dict() and load_state_dict() of this optimizer object until stop().
+    """Replaces step(), zero_grad(), state_dict() and load_state_dict() of this optimizer object
+    until stop().
 
     on_step  called as on_step(run, why_at_once) in the place of step(), returns what that returns.
              run() is the whole step as the user has called it; why_at_once: text that says why it
              cannot be done in parts, or None.
+    on_zero  called with zero_grad()'s set_to_none before it; returns the id() of each parameter
+             that is left out then.
     flush    called before the state is read or replaced.
     give_up  called when step() is being compiled; is to call stop().
 
     optimizer  that object.
     """
 
-    def __init__(self, optimizer, on_step, flush, give_up):
+    def __init__(self, optimizer, on_step, on_zero, flush, give_up):
         self.optimizer = optimizer
         self._groups_then = None
         self._stopped = False
         self.original_step = optimizer.step
-        on_step, flush, give_up = unseen(on_step), unseen(flush), unseen(give_up)
+        original_zero_grad = optimizer.zero_grad
+        zero_signature = inspect.signature(original_zero_grad)
+        on_step, on_zero, flush, give_up = map(unseen, (on_step, on_zero, flush, give_up))
 
         def step(_optimizer, *arguments, **options):
             original = self.original_step
@@ -146,6 +152,13 @@ class Parts:
             on_step(original, None)
             return loss
 
+        def zero_grad(_optimizer, *arguments, **options):
+            call = zero_signature.bind(*arguments, **options)
+            call.apply_defaults()
+            done = () if self._stopped else on_zero(call.arguments["set_to_none"])
+            with self._without(done) if done else contextlib.nullcontext():
+                return original_zero_grad(*arguments, **options)
+
         def flushed(original):
             def method(_optimizer, *arguments, **options):
                 if not self._stopped:
@@ -153,7 +166,8 @@ class Parts:
                 return original(*arguments, **options)
             return method
 
-        self._replaced = Replaced(optimizer, step=step, state_dict=flushed(optimizer.state_dict),
+        self._replaced = Replaced(optimizer, step=step, zero_grad=zero_grad,
+                                  state_dict=flushed(optimizer.state_dict),
                                   load_state_dict=flushed(optimizer.load_state_dict))
 
     def _why_at_once(self, arguments, options):
@@ -176,14 +190,18 @@ class Parts:
             for parameter in group["params"]:
                 yield parameter, number
 
+    def _without(self, parameters):
+        """The optimizer without these, given by their id()."""
+        return only(self.optimizer, [
+            dict(group, params=[p for p in group["params"] if id(p) not in parameters])
+            for group in self.optimizer.param_groups])
+
     def note(self, postponed):
-        """step() for all but the parameters in `postponed`: theirs is due from now on."""
-        groups = self.optimizer.param_groups
-        with only(self.optimizer, [
-                dict(group, params=[p for p in group["params"] if p not in postponed])
-                for group in groups]):
+        """step() for all but the parameters whose id() is in `postponed`: theirs is due from now
+        on."""
+        with self._without(postponed):
             self.original_step()  # also without any parameter: schedulers count the calls
-        self._groups_then = [noted(group) for group in groups]
+        self._groups_then = [noted(group) for group in self.optimizer.param_groups]
 
     def run(self, parameters):
         """The due step of some parameters: {number of a group: parameters of it}."""

@@ -195,10 +195,12 @@ class StaleSynchronous(StepEngine):
     def _is_due(self, layer):
         return layer.pulling
 
-    def _wait(self, layer):
+    def _wait(self, layers):
         begun = time.perf_counter()
-        self.store.wait_pull(layer.index)
+        for layer in layers:
+            self.store.wait_pull(layer.index)
         self.suspended_s += time.perf_counter() - begun
+        return layers
 
     def _hand_over(self, layers):
         for layer in layers:

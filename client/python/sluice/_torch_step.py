@@ -44,8 +44,9 @@ class StepEngine:
     """One model's steps. Use from the thread that trains.
 
     A policy has _leave_in_order() and _abandon(kind, value, trace) for the end, and where a unit is
-    less than the step also _is_due(unit): submitted, and can be handed over; _wait(unit): until
-    its result is here; _hand_over(units): the results of all of these are here.
+    less than the step also _is_due(unit): submitted, and can be handed over; _wait(units): until
+    their results are here, returns them and other due ones whose results are here too;
+    _hand_over(units): the results of all of these are here.
     """
 
     def __init__(self):
@@ -56,10 +57,8 @@ class StepEngine:
     def _complete(self, units):
         """Brings those of these units up to date that are due."""
         due = [unit for unit in units if self._is_due(unit)]
-        for unit in due:
-            self._wait(unit)
         if due:
-            self._hand_over(due)
+            self._hand_over(self._wait(due))
 
     @contextlib.contextmanager
     def _failing(self):

@@ -1,5 +1,4 @@
-"""Knowing when a forward needs a parameter, and when somebody looks at a gradient that is still on
-its way, before it is read. For `_torch_overlap`.
+"""Knowing when a forward needs a parameter, before it is read. For `_torch_overlap`.
 
 Modules find their parameters in `module._parameters`. A `WatchedParameters` stands there and says
 each time that one is looked up, by whichever module: this also sees what pre-hooks on the owner
@@ -7,15 +6,6 @@ would miss, such as F.linear(x, self.child.weight), state_dict() and model.param
 that were taken earlier (nn.LSTM keeps such a list) do not come through there; `FirstForward` sees
 their use in the first forward, and they are asked for by module, or before the forward, from then
 on.
-
-An `AwaitedGradient` stands in a parameter's .grad from the end of backward until the average is
-there. Whoever reads or changes it by any function of torch makes its owner wait first, so nobody
-sees half a result: clipping, a gradient scaler, another optimizer, a print. Zeroing after
-optimizer.step() is the one change that need not wait: it is noted, and done when the step is.
-
-A parameter's class is `AwaitedParameter` from optimizer.step() until its own part of that step is
-done. So uses that come through no module (a list taken before the loop, the optimizer's groups,
-`.data`) wait in the same way: clipping, averages, norms, branches that begin late.
 """
 
 import contextlib
@@ -29,21 +19,13 @@ import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
 
-from sluice import errors
+from sluice._torch_awaited import FACTS
 from sluice._torch_dynamo import (CompiledCall, compiled_call, compiled_modules, is_tracing,
                                   unseen)
 
-_FACTS = {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.stride,
-          torch.Tensor.requires_grad_}  # these look at no element
-_FACTS.update(getattr(torch.Tensor, name).__get__ for name in (
-    "grad_fn", "requires_grad", "is_leaf", "is_sparse", "dtype", "device", "layout", "shape"))
 _TORCH, _OWN = (os.path.join(os.path.dirname(os.path.abspath(file)), "")
                 for file in (torch.__file__, __file__))
 _WRAPPERS = ("wrapper", "decorate_context")  # torch's, around its own functions
-_ZEROING = {torch.Tensor.zero_, torch._foreach_zero_}
-_GRADIENT = {getattr(torch.Tensor.grad, name) for name in ("__get__", "__set__", "__delete__")}
-# Torch 2's name for what torch 1.x has under the other one.
-_undispatched = getattr(torch._C, "DisableTorchFunctionSubclass", torch._C.DisableTorchFunction)
 
 
 class WatchedParameters(OrderedDict):
@@ -54,7 +36,7 @@ class WatchedParameters(OrderedDict):
         self._need = need
 
     def __getitem__(self, name):
-        value = super().__getitem__(name)
+        value = dict.__getitem__(self, name)
         if not is_tracing():  # else the tracer would freeze what need() says today
             self._need(value)
         return value
@@ -206,7 +188,7 @@ class FirstForward(TorchFunctionMode):
 
     @unseen
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func not in _FACTS:
+        if func not in FACTS:
             for value in itertools.chain(args, (kwargs or {}).values()):
                 self._look(value)
         return func(*args, **(kwargs or {}))
@@ -234,49 +216,6 @@ class FirstForward(TorchFunctionMode):
         return list({**self.early, **self.order, **dict.fromkeys(range(count))})
 
 
-class Awaited:
-    """One parameter's gradient between backward and the optimizer."""
-
-    __slots__ = ("index", "owner", "values", "shown", "group", "version", "zeroed")
-
-    def __init__(self, index, owner):
-        self.index = index  # the tensor's, in the job
-        self.owner = owner  # has gradient_is_read(); None: its average is here
-        self.values = None  # the memory that the average arrives in; None: no gradient in this step
-        self.shown = None  # what .grad shows meanwhile
-        self.group = None  # place in optimizer.param_groups once step() was called
-        self.version = None  # the parameter's then: no function of torch may change it meanwhile
-        self.zeroed = False  # after the step the user wants zeros
-
-    def cover(self, gradient):
-        """Lets a AwaitedGradient stand for `gradient`; returns it."""
-        self.values = gradient
-        self.shown = gradient.as_subclass(AwaitedGradient)
-        self.shown.entry = self
-        return self.shown
-
-    def postpone(self, parameter, group):
-        """step() was called, and this parameter's part of it is due."""
-        self.group, self.version = group, parameter._version
-        parameter.awaited, parameter.__class__ = self, AwaitedParameter
-
-    def take_up(self, parameter, name):
-        """That part is done now."""
-        make_plain(parameter)
-        if parameter._version != self.version:
-            raise errors.InvalidArgument(
-                f"parameter '{name}' was changed between optimizer.step() and the next forward "
-                "through a view of it that was made earlier (p.detach(), p.view(...)), so before "
-                "that step was applied to it. Call flush() of what overlap() has returned before "
-                "each such change, or use sluice.torch.attach()")
-
-    def zero_later(self):
-        if self.owner is None or self.group is None:
-            return False
-        self.zeroed = True
-        return True
-
-
 def caller(optimizer):
     """Who looks at a gradient or a parameter, for the message: 'clip_grad_norm_ (train.py:31)'.
     `optimizer` is the one that may."""
@@ -292,66 +231,3 @@ def caller(optimizer):
         elif not code.co_filename.startswith(_OWN) and code.co_filename != copy.__file__:
             return f"{what} ({os.path.basename(code.co_filename)}:{line})"
     return what
-
-
-class AwaitedGradient(torch.Tensor):
-    """See above. `entry` says for which gradient it stands."""
-
-    @classmethod
-    @unseen
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        awaited = []
-        plain = _plain(args, awaited)
-        options = {key: _plain(value, awaited) for key, value in (kwargs or {}).items()}
-        if func not in _FACTS:
-            if func in _ZEROING and all([entry.zero_later() for entry in awaited]):
-                return args[0]
-            for entry in awaited:
-                if entry.owner is not None:
-                    entry.owner.gradient_is_read(is_dropped=func in _ZEROING)
-        return func(*plain, **options)
-
-
-def _plain(value, awaited):
-    """`value` with the memory itself in the place of each AwaitedGradient, which is appended."""
-    if isinstance(value, AwaitedGradient):
-        awaited.append(value.entry)
-        return value.entry.values
-    if type(value) in (list, tuple):
-        return type(value)(_plain(item, awaited) for item in value)
-    return value
-
-
-class AwaitedParameter(torch.nn.Parameter):
-    """See above. `awaited` is its Awaited, whose owner has parameter_is_used()."""
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func in _FACTS or func in _GRADIENT:
-            with _undispatched():
-                return func(*args, **kwargs)
-        _catch_up((args, tuple(kwargs.values())))
-        return func(*args, **kwargs)
-
-    def __deepcopy__(self, memo):
-        _catch_up(self)
-        return copy.deepcopy(self, memo)
-
-
-@unseen
-def _catch_up(value):
-    """Has the steps of all AwaitedParameters in `value` done; they are plain parameters then."""
-    if type(value) is AwaitedParameter:
-        value.awaited.owner.parameter_is_used(value)
-        make_plain(value)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _catch_up(item)
-
-
-def make_plain(parameter):
-    """Gives an AwaitedParameter back the class that it had."""
-    if type(parameter) is AwaitedParameter:
-        parameter.__class__ = torch.nn.Parameter
-        del parameter.awaited

@@ -12,6 +12,7 @@ seconds (None: no limit). After fork() a job is inert in the child: its methods 
 """
 
 import ctypes
+import os
 
 from sluice import _abi, _memory, _policy, _settings, errors
 from sluice._member import Member
@@ -53,6 +54,7 @@ class Job(Member, Stragglers):
                                                      or self._prunes(asked, spec)))
         self.pruned = tuple(index for index, spec in enumerate(self.tensors)
                             if self._prunes(asked, spec))
+        self.traced = bool(asked.trace_dir or os.environ.get("SLUICE_TRACE"))
         self.residual_floats = 2 if asked.prune.momentum > 0 else 1
         info = _abi.sized(_abi.PolicyInfo)
         self._handle.call("sluice_get_policy", ctypes.byref(info))
@@ -185,6 +187,17 @@ class Job(Member, Stragglers):
         self._held.pop(index, None)
         return Result(result.step, result.weight, bool(result.absent), bool(result.non_finite),
                       result.latency_ns / 1e9)
+
+    def wait_many(self, tensors, least, timeout=None):
+        """Blocks until the last submissions of the first `least` of these tensor indices are done;
+        returns how many leading ones are. Raises as wait()."""
+        array = (ctypes.c_uint32 * len(tensors))(*tensors)
+        done = ctypes.c_size_t()
+        self._wait(lambda ms: ("sluice_wait_tensors", array, len(array), least, ms,
+                               ctypes.byref(done)), timeout)
+        for index in tensors[:done.value]:
+            self._held.pop(index, None)
+        return done.value
 
     def wait_step(self, timeout=None):
         """Blocks until all submissions are done; returns the last complete step (0: none yet).
