@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import statistics
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import cables
 import lab
 import links
 import workers
@@ -42,6 +44,38 @@ def test_a_lab_that_is_terminated_removes_its_namespaces(wait, tmp_path):
     for namespace in left:
         subprocess.run(["ip", "netns", "del", namespace], check=True)
     assert left == []
+
+
+def test_a_cable_delays_loses_repeats_and_drops_what_finds_its_queue_full():
+    reason = lab.missing()
+    if reason:
+        pytest.skip(reason)
+    frames, answered = 100, {}
+    faults = {"none": {}, "loss": {"loss": 30}, "bursts": {"loss": 30, "burst": 5},
+              "duplicates": {"duplicate": 50}, "reordered": {"reorder": 50, "reorder_ms": 50},
+              "full": {"mbps": 1, "queue": 2}}
+    with lab.Lab(hosts=2, pmd="bridge", cabled=True) as cabled:
+        for host in (0, 1):  # so that nothing but the pings draws
+            mac = cabled.popen(1 - host, ["cat", "/sys/class/net/eth0/address"], stdout=-1,
+                               text=True).communicate()[0].strip()
+            cabled.in_host(host, f"ip neigh replace {cabled.address(1 - host)} lladdr {mac} "
+                                 f"nud permanent dev eth0")
+        for name, fault in faults.items():
+            with cables.laid(cabled, workers.BUILD, cables.Cable(round_trip_ms=20, **fault)) as got:
+                ping = cabled.popen(0, ["ping", "-n", "-s", "1400", "-i", "0.002", "-W", "5", "-c",
+                                        str(frames), cabled.address(1)], stdout=-1, text=True)
+                said = ping.communicate(timeout=120)[0]
+            trips_ms = [float(each) for each in re.findall(r"time=([0-9.]+) ms", said)]
+            # Two cables, each at most an eighth of its delay early, both ways.
+            assert min(trips_ms) > 39, (name, said)
+            answered[name] = len(re.findall(r"time=", said)), got["there"], said
+    for name in ("none", "reordered"):
+        assert answered[name][0] == frames, answered[name]
+        assert answered[name][1]["carried"] == 2 * frames  # a ping there, its answer from host 1
+    for name, count in (("loss", "lost"), ("bursts", "lost"), ("full", "full")):
+        assert answered[name][1][count] > 0 and answered[name][0] < frames, answered[name]
+    assert answered["duplicates"][1]["duplicated"] > 0
+    assert "DUP!" in answered["duplicates"][2]
 
 
 @pytest.mark.full  # it measures seconds

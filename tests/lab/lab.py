@@ -84,7 +84,8 @@ class Lab:
     """`hosts` namespaces around a box; `pmd` af_packet, af_xdp or bridge; no `rate_mbps`: unshaped.
 
     `offloads`: packets of up to 64 KB are cut behind the shapers and merged where a kernel receives
-    them, at the bridge too; without, every stack makes and takes single frames. Host i has the
+    them, at the bridge too; without, every stack makes and takes single frames. `cabled`: frames
+    cross the links only while cables.py carries them, and no kernel shapes. Host i has the
     address 10.77.0.(i + 10); the appliance 10.77.0.1. With `ipv6` also fd77::(i + 10 in
     hexadecimal) and fd77::1. Not thread-safe. Blocking calls are bounded by `timeout` arguments.
     """
@@ -97,6 +98,7 @@ class Lab:
         mtu: int = 1500,
         ipv6: bool = False,
         offloads: bool = True,
+        cabled: bool = False,
     ):
         if pmd not in ("af_packet", "af_xdp", "bridge"):
             raise LabError(f"pmd {pmd!r} is unknown: af_packet, af_xdp or bridge")
@@ -111,7 +113,7 @@ class Lab:
         self._stack = contextlib.ExitStack()
         self._signals = ends_on_signals()
         self.directory = Path()
-        self.ipv6, self.offloads = ipv6, offloads
+        self.ipv6, self.offloads, self.cabled = ipv6, offloads, cabled
         self.url = f"udp://{BOX_ADDRESS}:7700"
         self.url6 = f"udp://[{BOX_ADDRESS6}]:7700"
 
@@ -144,7 +146,8 @@ class Lab:
         self._signals.__exit__(None, None, None)
 
     def _build(self) -> None:
-        for name in ["box", *[f"h{i}" for i in range(self.hosts)]]:
+        hosts = [f"h{i}" for i in range(self.hosts)]
+        for name in ["box", *hosts, *["cables"] * self.cabled]:
             namespace = f"{self._prefix}-{name}"
             self._namespaces.append(namespace)  # first: a signal may end us in between
             run(f"ip netns add {namespace}")
@@ -153,10 +156,9 @@ class Lab:
         box = self._namespaces[0]
         for i in range(self.hosts):
             host = self._namespaces[i + 1]
-            run(
-                f"ip link add s{i} netns {box} mtu {self.mtu} type veth "
-                f"peer name eth0 netns {host} mtu {self.mtu}"
-            )
+            middle = self._namespaces[-1] if self.cabled else None
+            for command in links.tie_commands(i, box, host, self.mtu, middle):
+                run(command, check="vlan" not in command)
             self._in(host, f"ip addr add {self.address(i)}/24 dev eth0")
             if self.ipv6:
                 self._in(host, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0")
@@ -172,7 +174,7 @@ class Lab:
     def _set_up_link(self, namespace: str, device: str, kernel_takes_frames: bool) -> None:
         offloads = self.offloads and kernel_takes_frames
         commands = links.offload_commands(device, software=offloads, merge=offloads)
-        if self.rate_mbps is not None and kernel_takes_frames:
+        if self.rate_mbps is not None and kernel_takes_frames and not self.cabled:
             commands += links.shaper_commands(device, self.rate_mbps, self.mtu)
         for command in [*commands, f"ip link set {device} up"]:
             self._in(namespace, command, check="vlan" not in command)
@@ -199,7 +201,8 @@ class Lab:
     def popen(
         self, host: int | None, command: list[str], env: dict[str, str] | None = None, **kwargs
     ) -> subprocess.Popen:
-        """Starts `command` in host's namespace (None: the box's). Stopped when the lab ends."""
+        """Starts `command` in host's namespace (None: the box's; `hosts`: the cables'). Stopped
+        when the lab ends."""
         namespace = self._namespaces[0 if host is None else host + 1]
         process = subprocess.Popen(
             ["ip", "netns", "exec", namespace, *command],

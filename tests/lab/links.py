@@ -40,6 +40,22 @@ def offload_commands(device: str, software: bool, merge: bool) -> list[str]:
     ]
 
 
+def tie_commands(number: int, box: str, host: str, mtu: int, middle: str | None) -> list[str]:
+    """Ties a host to the box, each named by its namespace; with `middle` by two links, whose ends
+    there, `near<number>` and `far<number>`, cables.py joins."""
+    ends = [(host, "eth0"), (box, f"s{number}")]
+    if middle is not None:
+        ends = [ends[0], (middle, f"near{number}"), ends[1], (middle, f"far{number}")]
+    commands = [f"ip link add {device} netns {space} mtu {mtu} type veth "
+                f"peer name {peer} netns {peer_space} mtu {mtu}"
+                for (space, device), (peer_space, peer) in zip(ends[::2], ends[1::2])]
+    for space, device in ends[1::2] if middle is not None else ():
+        inside = f"ip netns exec {space} "
+        commands += [inside + each for each in offload_commands(device, False, False)]
+        commands += [f"{inside}ip link set {device} up"]
+    return commands
+
+
 def shaper_commands(device: str, rate_mbps: float, mtu: int) -> list[str]:
     frame = mtu + ETHERNET_BYTES
     rate_bps = round(rate_mbps * 1e6 * frame / (frame + FRAME_OVERHEAD_BYTES))
