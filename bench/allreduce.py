@@ -70,6 +70,10 @@ class Setting(NamedTuple):
         return f"{rate} mtu {self.mtu} n={self.world_size}"
 
 
+class TooSlow(report.BenchError):
+    """A rank did not end in time."""
+
+
 def add_options(parser):
     report.add_repetitions(parser, default=5)
     parser.add_argument("--rate", type=float, default=200.0, metavar="MBPS",
@@ -107,13 +111,18 @@ class Side:
             if line.strip() != "ready":
                 raise report.BenchError(f"{self.name}: a worker said {line.strip()!r}, not ready")
 
-    def round(self, counted):
-        """One sum on all ranks; its time is kept when `counted`."""
-        busy, cpu = BusyShare(), MachineTime()
+    def ask(self, sums):
+        """Has all ranks begin so many sums in a row."""
         for process in self.ranks:
-            process.stdin.write("go\n")
+            process.stdin.write(f"go {sums}\n")
             process.stdin.flush()
-        rows = [json.loads(line) for line in self._lines(ROUND_TIMEOUT_S)]
+
+    def round(self, counted, sums=1, timeout_s=ROUND_TIMEOUT_S):
+        """So many sums in a row on all ranks; their time is kept when `counted`. Returns what each
+        rank said."""
+        busy, cpu = BusyShare(), MachineTime()
+        self.ask(sums)
+        rows = [json.loads(line) for line in self._lines(timeout_s)]
         if counted:
             span_ns = max(row["end_ns"] for row in rows) - min(row["start_ns"] for row in rows)
             self.seconds.add(span_ns / 1e9)
@@ -121,6 +130,7 @@ class Side:
             self.cpu_s.add(cpu.seconds())
         self.retransmissions = sum(row["retransmissions"] for row in rows)
         self.chunk_bytes = rows[0]["chunk_bytes"]
+        return rows
 
     def _lines(self, timeout_s):
         """One line of each rank. A rank that ends or is silent too long fails the bench by name."""
@@ -131,7 +141,7 @@ class Side:
                                         max(0.0, deadline - time.monotonic()))
             line = process.stdout.readline() if ready else None
             if line is None:
-                raise report.BenchError(f"{self.name}: rank {rank} said nothing for {timeout_s} s")
+                raise TooSlow(f"{self.name}: rank {rank} said nothing for {timeout_s:.0f} s")
             if not line:
                 raise report.BenchError(f"{self.name}: rank {rank} ended; its message is above")
             lines.append(line)

@@ -1,16 +1,19 @@
-"""The pipe bench: goodput over long and lossy links, in virtual time.
+"""The pipe bench: goodput over long and lossy links, on sockets in a lab and in virtual time.
 
 Four workers, each behind a cable of its own to the appliance, sum 25 MB; the cables have a rate, a
-delay, random loss in each direction and a queue of 1,000 frames. All of it is the simulator of the
-tests around production sessions and shards, so a row is the same each time. A cell is the goodput
-of the second and third sum: the time that a link takes for a sum's frames at MTU 1,500, over the
-sum's. `first` is that of the first sum, which begins with a window of 64 packets. What may differ
-on real machines: processors and sockets cost no time here, and a receive buffer holds twice what
-the path carries.
+delay, random loss in each direction and a queue of 1,000 frames. pipe_lab.py has the lab, whose
+rows make the RESULT line, and says what they mean.
+
+In virtual time (--virtual-only) all of it is the simulator of the tests around production sessions
+and shards, so a row is the same each time. A cell is the goodput of the second and third sum: the
+time that a link takes for a sum's frames at MTU 1,500, over the sum's. `first` is that of the first
+sum, which begins with a window of 64 packets. What may differ on real machines: processors and
+sockets cost no time here, and a receive buffer holds twice what the path carries.
 """
+import pipe_lab
 import report
 
-DESCRIPTION = "goodput over long and lossy links, virtual time"
+DESCRIPTION = "goodput over long and lossy links, in the lab against Gloo, or in virtual time"
 
 MBPS, MBYTES = 200, 25
 ROUND_TRIPS_MS = (0.2, 2, 30, 100)
@@ -20,6 +23,8 @@ LOSSES = (0, 0.01, 0.1, 1)  # percent, of each direction
 def add_options(parser):
     parser.add_argument("--mbps", type=int, default=MBPS, help=f"rate of a cable (default {MBPS})")
     parser.add_argument("--mbytes", type=int, default=MBYTES, help=f"of a sum (default {MBYTES})")
+    parser.add_argument("--virtual-only", action="store_true", help="the simulator, not the lab")
+    pipe_lab.add_options(parser)
 
 
 def measure(round_trip_ms, loss, mbps=MBPS, mbytes=MBYTES):
@@ -33,6 +38,9 @@ def measure(round_trip_ms, loss, mbps=MBPS, mbytes=MBYTES):
 
 
 def run(options):
+    if not options.virtual_only:
+        pipe_lab.run(options)
+        return
     cells = {(round_trip, loss): measure(round_trip, loss, options.mbps, options.mbytes)
              for round_trip in ROUND_TRIPS_MS for loss in LOSSES}
     report.table(
