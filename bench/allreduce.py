@@ -84,6 +84,9 @@ def add_options(parser):
                         help="world sizes (default 4 8)")
     parser.add_argument("--pmd", default="af_packet", choices=["af_packet", "af_xdp"],
                         help="the appliance's ports (default af_packet)")
+    parser.add_argument("--worker-cpu", action="store_true",
+                        help="a worker's processor time alone (worker_cpu.py); with --long also at "
+                             "1,000 Mb/s and unshaped")
     parser.add_argument("--long", action="store_true",
                         help="all rates, both MTUs, all sides at every world size: half an hour")
 
@@ -245,11 +248,15 @@ def rows_of(setting, sides, bare, ideals, shaper_share):
 
 def run(options):
     import lab as lab_module
+    import worker_cpu  # which uses this module
     report.program("dataplane/sluiced")
     total_bytes = int(options.megabytes * 1e6) // 4 * 4
     rows, figures, shares = [], {}, {}
     least, most = min(options.workers), max(options.workers)
     try:
+        if options.worker_cpu:
+            report.result("allreduce", **worker_cpu.measure_all(options))
+            return
         for setting in settings(options):
             if setting.rate and (setting.rate, setting.mtu) not in shares:
                 shares[setting.rate, setting.mtu] = shaping_share(setting.rate, setting.mtu)

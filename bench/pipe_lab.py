@@ -24,11 +24,10 @@ far 100 ms; none, 0.01, 0.1 and 1 %. Then, at 30 ms:
               those take that a loss met, in round trips (median; largest in the note)
   tcp         an iperf3 stream of CUBIC on host 0's cable while the workers sum: each one's share of
               what the cable carries of its payload
-"in vain" is the share of contributions that were sent again although the first one arrived: those
-that the appliance got twice, but at most those that the workers sent again, as a cable's own
-duplicates are no fault of theirs. "late" is the share of frames that a cable handed on over 1 ms
-late, as the processors were taken; with many of them, or "busy" near 100 %, processors and not
-links set the time: lower --mbps.
+"in vain" is the share of contributions that were sent again although the first one arrived, as the
+appliance counts them; where a cable makes duplicates, at most what the workers sent again.
+"late" is the share of frames that a cable handed on over 1 ms late, as the processors were taken;
+with many of them, or "busy" near 100 %, processors and not links set the time: lower --mbps.
 """
 import contextlib
 import statistics
@@ -49,6 +48,7 @@ SEGMENT_SHARE = (MTU - 52) / (MTU + 38)  # payload of a full TCP segment, of the
 TRIPS_MS = {"lan": 0.2, "near": 2, "wan": 30, "far": 100}
 LOSSES = {"": 0, "_001": 0.01, "_01": 0.1, "_1": 1}  # percent
 TCP_BUFFERS = "4096 131072 33554432"  # as much as any of these paths holds
+AGAIN = ("duplicate", "late", "too_old")
 SHORT = {"rows": ("near", "wan_01"), "mbps": 50, "mbytes": 2}
 HEADLINES = ("lan", "lan_1", "wan", "wan_01", "wan_1", "far_01")
 
@@ -127,9 +127,8 @@ class RowLab:
                                  cabled=True))
         self.counts = enter(cables.laid(self.lab, report.build_dir(),
                                         cables.Cable(mbps=mbps, **self.row.cable)))
-        for host in range(WORKERS):  # by route, as a namespace may not choose any by sysctl
-            self.lab.in_host(host, f"ip route replace 10.77.0.0/24 dev eth0 congctl "
-                                   f"{self.options.congestion} src {self.lab.address(host)}")
+        self.lab.congestion(self.options.congestion)
+        for host in range(WORKERS):
             for way in ("tcp_wmem", "tcp_rmem"):
                 self.lab.popen(host, ["sysctl", "-qw", f"net.ipv4.{way}={TCP_BUFFERS}"]).wait(30)
         if ours:
@@ -142,11 +141,12 @@ class RowLab:
         return our_ideal_s(payload_bytes, self.chunk_bytes, self.options.mbps)
 
     def page(self):
-        """The appliance's counters that are needed here: contributions, and those that came twice."""
+        """Of the appliance: contributions that it summed, and those that it had already."""
         import lab
         page = self.lab.scrape()
         twice = sum(float(line.split()[-1]) for line in page.splitlines()
-                    if line.startswith("sluice_packets_total{") and '"duplicate"' in line)
+                    if line.startswith("sluice_packets_total{")
+                    and any(f'reason="{reason}"' in line for reason in AGAIN))
         return lab.metric(page, "sluice_job_contributions_total"), twice
 
 
@@ -208,7 +208,9 @@ def measure(row, library, options):
         measured.busy = busy.percent()
         if library == "sluice":
             contributions, twice = at.page()
-            measured.in_vain = min(twice, at.side.retransmissions) / max(contributions, 1)
+            if row.cable.get("duplicate"):  # the cable's own are no fault of the workers
+                twice = min(twice, at.side.retransmissions)
+            measured.in_vain = twice / max(contributions, 1)
     ways = at.counts.values()
     carried = max(1, sum(way["carried"] for way in ways))
     measured.late = sum(way["late"] for way in ways) / carried

@@ -192,6 +192,13 @@ class Lab:
         """Runs a short set-up command (words separated by spaces) in the box's namespace."""
         self._in(self._namespaces[0], command)
 
+    def congestion(self, name: str) -> None:
+        """Sets TCP's congestion control of all hosts, by route: a namespace's sysctl refuses most.
+        """
+        for i in range(self.hosts):
+            self.in_host(i, f"ip route replace 10.77.0.0/24 dev eth0 congctl {name} "
+                            f"src {self.address(i)}")
+
     def address(self, host: int) -> str:
         return f"10.77.0.{host + 10}"
 
