@@ -48,21 +48,29 @@ enum class PacketType : std::uint8_t {
   kPiece = 20,         // worker: its part of a broadcast, a barrier or a transfer of state
   kPush = 21,          // worker: what it adds to a chunk of a store
   kPull = 22,          // worker: send these chunks of a store once they are new enough
+  kCall = 23,          // worker, to shard 0: an operation of a group that it has called
+  kPart = 24,          // worker: its data for a chunk of an operation
+  kFloors = 25,        // worker, to shard 0: its floor in a sequence
+  kPartProbe = 26,     // worker: what became of these chunks of a sequence? send those named
   kResult = 32,        // appliance: the sum of a chunk
   kFeedback = 33,      // appliance: only the feedback header
   kAnswer = 34,        // appliance: to a probe
   kPieceResult = 35,   // appliance: a piece, to everybody whom it concerns
-  kValues = 36,  // appliance: the parameters of a store's chunk, to the worker that pulled them
+  kValues = 36,      // appliance: the parameters of a store's chunk, to the worker that pulled them
+  kPartResult = 37,  // appliance: a chunk of an operation, to everybody whom it concerns
+  kPartAnswer = 38,  // appliance: to a probe of a sequence
+  kFloor = 39,       // appliance: the group's floor in a sequence
+  kOutcome = 40,     // appliance: what became of an operation
 };
 
 constexpr bool is_control(PacketType type) noexcept {
   return type >= PacketType::kJoin && type <= PacketType::kDiffers;
 }
 constexpr bool is_worker_data(PacketType type) noexcept {
-  return type >= PacketType::kContribution && type <= PacketType::kPull;
+  return type >= PacketType::kContribution && type <= PacketType::kPartProbe;
 }
 constexpr bool is_appliance_data(PacketType type) noexcept {
-  return type >= PacketType::kResult && type <= PacketType::kValues;
+  return type >= PacketType::kResult && type <= PacketType::kOutcome;
 }
 
 // ---- flags of data packets; each body names those that it may have ----

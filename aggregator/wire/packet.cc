@@ -151,6 +151,63 @@ Verdict check(const Answer& body, Tail& tail) noexcept {
   return check_mask(body.mask_words, tail);
 }
 
+// ---- groups ----
+
+Verdict check_group(const GroupHeader& group) noexcept {
+  return field_if(group.sequence <= Sequence::kSmall && group.reserved == 0);
+}
+Verdict check_group(const GroupState& group) noexcept {
+  return field_if(group.sequence <= Sequence::kSmall && group.reserved == 0);
+}
+
+Verdict check(const Call& body, Tail&) noexcept {
+  if (!is_possible(body.what) || body.request > CallRequest::kCancel || body.reserved != 0)
+    return Verdict::kBadField;
+  return check_group(body.group);
+}
+
+Verdict check_data(Dtype wire, std::uint16_t payload_bytes, Tail& tail) noexcept {
+  tail.payload_bytes = payload_bytes;
+  return payload_bytes <= kMaxChunkBytes && payload_bytes % dtype_bytes(wire) == 0
+             ? Verdict::kAccepted
+             : Verdict::kBadLength;
+}
+
+Verdict check(const Part& body, Tail& tail) noexcept {
+  if (body.kind > OperationKind::kBarrier || body.wire > Dtype::kBytes || body.reserved != 0 ||
+      body.reduction > Reduction::kMean || has_owner(body.kind) != (body.owner < kMaxWorkers) ||
+      is_reduction(body.kind) == (body.wire == Dtype::kBytes))
+    return Verdict::kBadField;
+  const Verdict verdict = check_group(body.group);
+  return ok(verdict) ? check_data(body.wire, body.payload_bytes, tail) : verdict;
+}
+
+Verdict check(const Floors& body, Tail&) noexcept {
+  return body.stopped > 1 || body.reserved != 0 ? Verdict::kBadField : check_group(body.group);
+}
+
+Verdict check(const PartProbe& body, Tail&) noexcept { return check_group(body.group); }
+
+Verdict check(const PartResult& body, Tail& tail) noexcept {
+  const Verdict verdict = check_group(body.group);
+  return ok(verdict) ? check_data(Dtype::kBytes, body.payload_bytes, tail) : verdict;
+}
+
+Verdict check(const PartAnswer& body, Tail&) noexcept { return check_group(body.group); }
+
+Verdict check(const Floor& body, Tail&) noexcept {
+  return body.stopped > 1 || body.reserved != 0 ? Verdict::kBadField : check_group(body.group);
+}
+
+Verdict check(const Outcome& body, Tail& tail) noexcept {
+  if (!is_possible(body.expected) || body.code > OutcomeCode::kNoMemory ||
+      (body.code == OutcomeCode::kDiffers && !is_possible(body.actual)))
+    return Verdict::kBadField;
+  if (body.behind_count > kMaxBehind) return Verdict::kBadLength;
+  tail.payload_bytes = body.behind_count * sizeof(Behind);
+  return check_group(body.group);
+}
+
 Verdict check(const Join& body, Tail& tail) noexcept {
   if (body.has_proof > 1 || body.allow_nil > 1 || body.has_policy > 1 ||
       !valid_policy(body.policy) || !valid_prune(body.prune) ||
@@ -229,10 +286,10 @@ Verdict parse(std::span<const std::uint8_t> bytes, Packet& packet) noexcept {
   Tail tail;
   // The types of the packet path come first.
   const Verdict verdict =
-      check_one_of<Contribution, ResultHeader, Piece, PieceResult, Push, Pull, Values, Probe,
-                   Credit, Finished, Feedback, Answer, Join, Challenge, Accept, Refuse, Leave,
-                   Keepalive, Status, Ping, Notice, Resync, Preparing, Differs>(common.type, bytes,
-                                                                                body_bytes, tail);
+      check_one_of<Contribution, ResultHeader, Part, PartResult, Piece, PieceResult, Push, Pull,
+                   Values, Probe, Credit, Finished, Feedback, Answer, Call, Floors, Floor, Outcome,
+                   PartProbe, PartAnswer, Join, Challenge, Accept, Refuse, Leave, Keepalive, Status,
+                   Ping, Notice, Resync, Preparing, Differs>(common.type, bytes, body_bytes, tail);
   if (!ok(verdict)) return verdict;
 
   const std::size_t mask_offset_bytes = sizeof(CommonHeader) + body_bytes;
@@ -283,6 +340,12 @@ MissingAge Packet::missing_age(std::size_t index) const noexcept {
   MissingAge age;
   std::memcpy(&age, payload_.data() + index * sizeof(age), sizeof(age));
   return age;
+}
+
+Behind Packet::behind(std::size_t index) const noexcept {
+  Behind behind;
+  std::memcpy(&behind, payload_.data() + index * sizeof(behind), sizeof(behind));
+  return behind;
 }
 
 std::size_t encode_bytes(std::span<std::uint8_t> out, PacketType type, const Sender& sender,

@@ -1,8 +1,8 @@
 // The packet format of Sluice: one UDP payload is one packet.
 //
-// A packet is a CommonHeader (header.h), the body of its type (data.h, control.h), then the words
-// of a member mask (results, answer, status) and the payload. Everything is little-endian and
-// packed. Both ends use the same structs: the sender fills one and calls encode(), the receiver
+// A packet is a CommonHeader (header.h), the body of its type (data.h, group.h, control.h), then
+// the words of a member mask (results, answer, status) and the payload. Everything is little-endian
+// and packed. Both ends use the same structs: the sender fills one and calls encode(), the receiver
 // calls parse(), which is the only code that reads unvalidated bytes. Control packets (join, leave,
 // keepalive, ...) travel on port P, data packets on port P + 1 + shard. Ethernet, IP and UDP are in
 // inet.h, the meaning of a step in core/.
@@ -17,6 +17,7 @@
 #include "aggregator/base/verdict.h"
 #include "aggregator/wire/control.h"
 #include "aggregator/wire/data.h"
+#include "aggregator/wire/group.h"
 #include "aggregator/wire/header.h"
 
 namespace sluice::wire {
@@ -51,7 +52,7 @@ class Packet {
   std::uint64_t mask_word(std::size_t index) const noexcept;
   std::size_t mask_word_count() const noexcept { return mask_word_count_; }
   // Contribution, piece, results: the chunk's data, or the entries of a sparse packet. Refuse,
-  // differs, notice: the text. Answer: the ages. Join: the fingerprints.
+  // differs, notice: the text. Answer: the ages. Outcome: who is behind. Join: the fingerprints.
   std::span<const std::uint8_t> payload() const noexcept { return payload_; }
   std::string_view text() const noexcept {
     return {reinterpret_cast<const char*>(payload_.data()), payload_.size()};
@@ -62,6 +63,7 @@ class Packet {
   // The chunks of a sparse packet that have an entry in the payload, which are in this order.
   std::uint64_t filled() const noexcept { return filled_; }
   MissingAge missing_age(std::size_t index) const noexcept;
+  Behind behind(std::size_t index) const noexcept;  // of an outcome
   std::span<const std::uint8_t> bytes() const noexcept { return bytes_; }
 
  private:

@@ -14,6 +14,9 @@ void read_all(const wire::Packet& packet) {
   if (packet.type() == wire::PacketType::kAnswer)
     for (std::size_t i = 0; i < packet.body<wire::Answer>().age_count; ++i)
       sum += packet.missing_age(i).last_heard_ms;
+  if (packet.type() == wire::PacketType::kOutcome)
+    for (std::size_t i = 0; i < packet.body<wire::Outcome>().behind_count; ++i)
+      sum += packet.behind(i).operations;
   volatile std::uint64_t sink = sum;
   static_cast<void>(sink);
 }
