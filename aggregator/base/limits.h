@@ -22,6 +22,10 @@ inline constexpr std::uint32_t kCollectiveChunks = 64;      // one block: a coll
 // Steps of a broadcast between two barriers: half of the window. A barrier after fewer steps ends
 // the call, a broadcast or a mere barrier.
 inline constexpr std::uint32_t kBroadcastsPerBarrier = 4;
+inline constexpr std::size_t kMaxGroups = 256;     // per job of kind operations
+inline constexpr std::uint32_t kFirstSlots = 256;  // of a sequence, at least
+// Operations of a group that may be called by some of its members and not by all.
+inline constexpr std::uint32_t kKeptCalls = 256;
 inline constexpr std::uint32_t kMaxChunks = 1u << 24;  // per stream
 inline constexpr std::size_t kMinChunkBytes = 64;
 inline constexpr std::size_t kMaxChunkBytes = 8832;  // fits a 9,000-byte MTU

@@ -38,30 +38,37 @@ enum class StreamId : std::uint8_t {
   kState = 2,        // parameters and optimizer state, for resync
   kPushes = 3,       // updates to a store's blocks
   kPulls = 4,        // values of a store's blocks
+  kOperations = 5,   // chunks of groups' sequences
 };
-inline constexpr std::size_t kStreamCount = 5;
-// A stream's chunks belong to steps, which have records and slots. A store's blocks have clocks.
+inline constexpr std::size_t kStreamCount = 6;
+// A stream's chunks belong to steps, which have records and slots. A store's blocks have clocks,
+// and a group's sequences floors.
 constexpr bool has_steps(StreamId stream) noexcept { return stream <= StreamId::kState; }
 
 // The kind of a job: the appliance keeps sums of its workers' gradients, or their parameters
-// (store/).
-enum class JobKind : std::uint8_t { kSums = 0, kStore = 1 };
+// (store/), or carries out operations of any length between groups of them (operations/).
+enum class JobKind : std::uint8_t { kSums = 0, kStore = 1, kOperations = 2 };
 
 // A job's kind is its list of streams. Arrays with an entry a stream of a job are in the order of
 // that list. Chunks of the first stream are those of the job's tensors.
 inline constexpr std::size_t kStreamsOfJob = 3;
 using StreamList = std::array<StreamId, kStreamsOfJob>;
 constexpr StreamList streams_of(JobKind kind) noexcept {
-  return kind == JobKind::kSums
-             ? StreamList{StreamId::kGradients, StreamId::kCollectives, StreamId::kState}
-             : StreamList{StreamId::kPushes, StreamId::kCollectives, StreamId::kPulls};
+  switch (kind) {
+    case JobKind::kSums: break;
+    case JobKind::kStore: return {StreamId::kPushes, StreamId::kCollectives, StreamId::kPulls};
+    case JobKind::kOperations:
+      return {StreamId::kOperations, StreamId::kCollectives, StreamId::kState};
+  }
+  return {StreamId::kGradients, StreamId::kCollectives, StreamId::kState};
 }
 inline constexpr std::size_t kTensorStream = 0;
 // The stream's place in that list.
 constexpr std::size_t index_of(StreamId stream) noexcept {
   switch (stream) {
     case StreamId::kGradients:
-    case StreamId::kPushes: return kTensorStream;
+    case StreamId::kPushes:
+    case StreamId::kOperations: return kTensorStream;
     case StreamId::kCollectives: return 1;
     case StreamId::kState:
     case StreamId::kPulls: break;

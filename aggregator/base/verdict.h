@@ -31,8 +31,8 @@ enum class PacketUse : std::uint8_t {
   X(kLate, kUseless, "late", "contributions that arrived after their slot was complete")           \
   X(kStale, kUseless, "stale",                                                                     \
     "late gradients for a later step, in a job that drops them or beyond its staleness bound")     \
-  X(kTooOld, kUseless, "too_old", "packets for a step that left the window")                       \
-  X(kTooNew, kUseless, "too_new", "packets for a step that is not open yet")                       \
+  X(kTooOld, kUseless, "too_old", "packets for a step or a chunk that left the window")            \
+  X(kTooNew, kUseless, "too_new", "packets for a step or a chunk that is not open yet")            \
   X(kNotAllowed, kUseless, "not_allowed",                                                          \
     "contributions of a rank that is not eligible for this step")                                  \
   X(kShapeMismatch, kUseless, "shape_mismatch",                                                    \
@@ -51,6 +51,11 @@ enum class PacketUse : std::uint8_t {
   X(kNotStarted, kUseless, "not_started", "contributions before all ranks have joined")            \
   X(kJobEnded, kUseless, "job_ended", "packets for a job that has failed or finished")             \
   X(kProbe, kUseful, "probe", "probes answered")                                                   \
+  X(kCall, kUseful, "call", "operations called, asked about or cancelled")                         \
+  X(kFloors, kUseful, "floors", "floors of members")                                               \
+  X(kUnknownGroup, kUseless, "unknown_group", "packets for a group without their sender")          \
+  X(kOtherGeneration, kUseless, "other_generation",                                                \
+    "packets of another generation of their group")                                                \
   X(kFinished, kUseful, "finished", "reports that a worker's gradient was finished")               \
   X(kCredit, kUseful, "credit", "credit updates")                                                  \
   X(kJoin, kUseful, "join", "join requests handled")                                               \

@@ -36,11 +36,13 @@ std::uint32_t owned_chunks_of(std::uint32_t chunk_count, std::uint16_t shard_cou
 // By index_of(). A store's pushes and pulls are of the same blocks.
 std::array<std::uint32_t, kStreamsOfJob> block_counts_of(const JobSpec& spec) noexcept {
   std::array<std::uint32_t, kStreamsOfJob> counts{};
-  for (const StreamId stream : streams_of(spec.kind()))
-    counts[index_of(stream)] =
-        has_steps(stream)
-            ? (spec.chunk_counts[index_of(stream)] + kChunksPerBlock - 1) / kChunksPerBlock
-            : spec.store->block_count;
+  for (const StreamId stream : streams_of(spec.kind())) {
+    std::uint32_t& count = counts[index_of(stream)];
+    if (has_steps(stream))
+      count = (spec.chunk_counts[index_of(stream)] + kChunksPerBlock - 1) / kChunksPerBlock;
+    else if (stream != StreamId::kOperations)  // whose blocks have no end
+      count = spec.store->block_count;
+  }
   return counts;
 }
 
@@ -88,6 +90,8 @@ std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
   for (std::uint16_t shard = 0; spec.store && shard < spec.shard_count; ++shard)
     total_bytes += StoreShard::memory_bytes(*spec.store, ShardId{shard}, spec.shard_count) +
                    spec.world_size * sizeof(StoreJoiner);
+  if (spec.operations)
+    total_bytes += spec.shard_count * OperationShard::memory_bytes(*spec.operations);
   total_bytes += gradient_chunks * (8 * sign_words_of(spec) + 1);
   total_bytes += reproducible_bytes(spec);
   const std::size_t masks = may_abstain ? 2 : 1;  // beside each slot's own
@@ -119,6 +123,9 @@ Job::Job(const JobSpec& job_spec, BuildProgress* progress)
     job_slice.replies.resize(std::size_t{spec.world_size} * kRepliesPerMember);
     job_slice.turns.resize(spec.world_size);
     if (spec.store) make_store(job_slice, ShardId{shard}, progress);
+    if (spec.operations)
+      job_slice.operations =
+          std::make_unique<OperationShard>(*spec.operations, ShardId{shard}, progress);
     for (const StreamId id : kStepStreams) {
       const std::size_t stream = index_of(id);
       StreamSlice& slice = job_slice.of(id);

@@ -42,13 +42,17 @@ struct JobSpec {
   bool allow_nil = true;
   bool reproducible = false;  // sums in the order of ranks; of a synchronous job
   PolicyOptions policy;
-  std::optional<StoreSpec> store;  // of kind store: no sums
+  std::optional<StoreSpec> store;            // of kind store: no sums
+  std::optional<OperationsSpec> operations;  // of kind operations: no sums either
   // Of streams with steps, by index_of(). chunk_counts 0: the job has no such stream.
   std::array<std::uint32_t, kStreamsOfJob> chunk_counts{};
   std::array<std::uint32_t, kStreamsOfJob> max_elems{};  // of a chunk; ignored for kCollectives
   std::array<std::uint32_t, kStreamsOfJob> windows{};    // steps retained, 2 .. kMaxWindow
 
-  JobKind kind() const noexcept { return store ? JobKind::kStore : JobKind::kSums; }
+  JobKind kind() const noexcept {
+    if (operations) return JobKind::kOperations;
+    return store ? JobKind::kStore : JobKind::kSums;
+  }
 };
 
 // One rank. The control thread writes it and shards read it, except the fields that say otherwise.

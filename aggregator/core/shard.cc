@@ -28,6 +28,10 @@ Verdict Shard::handle(const wire::Packet& packet, const Location& location, bool
       }
       case wire::PacketType::kPush: verdict = take_push(job, packet, now); break;
       case wire::PacketType::kPull: verdict = take_pull(job, packet, now); break;
+      case wire::PacketType::kPart:
+      case wire::PacketType::kCall:
+      case wire::PacketType::kFloors: verdict = take_group_packet(job, packet); break;
+      case wire::PacketType::kPartProbe: verdict = probe_parts(job, packet); break;
       case wire::PacketType::kPiece: verdict = take_piece(job, packet, now); break;
       case wire::PacketType::kProbe: verdict = probe(job, packet); break;
       case wire::PacketType::kFinished: verdict = finished(job, packet, now); break;

@@ -60,6 +60,9 @@ struct ShardCommand {
     kOpenTransfer,  // job->transfer is new: answered by kTransferOpened from shard 0
     kSourceLost,    // `rank` gives no more of its state and nobody takes its place: answered by
                     // kTransferLost from shard 0 as soon as the target waits for more
+    kAddGroup,      // of operations: start serving `groups.group`
+    kRemoveGroup,   // forget it
+    kGroups,        // carry out `groups`, as some shard has asked in kGroupsRequest
     kRemoveJob,     // forget the job; answered by kJobReleased
   };
   Kind kind{};
@@ -67,6 +70,7 @@ struct ShardCommand {
   Rank rank;
   std::uint32_t admission = 0;  // kHoldClocks, kMemberStarts
   Step first = 0;               // kMemberStarts
+  OperationsRequest groups{};   // kAddGroup, kRemoveGroup, kGroups
 };
 
 // One shard to the control side.
@@ -78,6 +82,7 @@ struct ShardEvent {
     kMemberAdmitted,      // `rank` contributes from members[rank].joined_from on
     kTransferOpened,      // the transfer's first step of stream kState is `step`
     kTransferLost,        // the target waits for `step` of stream kState, which will not come
+    kGroupsRequest,       // all shards are to carry out `groups`
   };
   Kind kind{};
   Job* job = nullptr;
@@ -86,6 +91,7 @@ struct ShardEvent {
   Step step = 0;
   wire::Operation expected;
   wire::Operation actual;
+  OperationsRequest groups{};  // kGroupsRequest
 };
 
 class Shard {
@@ -211,6 +217,21 @@ class Shard {
   void start_in_store(Job& job, Rank rank, std::uint32_t admission, Step first) noexcept;
   bool work_on_store(Job& job) noexcept;
 
+  // shard_operations.cc: packets of groups.
+  Verdict take_group_packet(Job& job, const wire::Packet& packet) noexcept;
+  Verdict probe_parts(Job& job, const wire::Packet& packet) noexcept;
+  void handle_groups(Job& job, const ShardCommand& command) noexcept;
+  void follow_groups(Job& job) noexcept;
+  std::size_t send_parts(Job& job, std::span<Transmit> burst, TimeNs now) noexcept;
+  bool write_part(Job& job, const PartOut& part, std::uint8_t flags, Transmit& transmit,
+                  TimeNs now) noexcept;
+  bool write_pulled_part(Job& job, Rank rank, const Reply& reply, std::uint32_t index,
+                         Transmit& transmit, TimeNs now) noexcept;
+  bool write_notice(Job& job, Rank rank, Transmit& transmit, TimeNs now) noexcept;
+  std::size_t write_part_answer(Job& job, Rank rank, Reply& reply, std::span<std::uint8_t> out,
+                                TimeNs now) noexcept;
+  bool take_request(ShardEvent& event) noexcept;
+
   // shard_control.cc: commands, sweeps, events.
   void member_gone(Job& job, Rank rank) noexcept;
   void member_joined(Job& job, Rank rank) noexcept;
@@ -253,7 +274,8 @@ class Shard {
 
   // shard_reply.cc: answers to probes, what they pull, feedback.
   Verdict probe(Job& job, const wire::Packet& packet) noexcept;
-  std::uint32_t place_for_reply(Job& job, Rank rank, const wire::Probe& body) noexcept;
+  Verdict queue_reply(Job& job, Rank rank, const Reply& reply) noexcept;
+  std::uint32_t place_for_reply(Job& job, Rank rank, const Reply& wanted) noexcept;
   Reply& reply_at(Job& job, Rank rank, std::uint32_t place) noexcept;
   void queue_feedback(Job& job, Rank rank) noexcept;
   void give_turn(Job& job, Rank rank) noexcept;
@@ -279,6 +301,7 @@ class Shard {
   std::vector<ShardEvent> events_;
   std::size_t event_count_ = 0;
   bool sweep_pending_ = false;
+  bool requests_pending_ = false;  // some job's groups have requests
   VerdictCounters verdicts_;
   Counter replies_dropped_;
   Counter results_overwritten_;

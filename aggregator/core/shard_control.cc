@@ -37,6 +37,9 @@ void Shard::handle_command(const ShardCommand& command, TimeNs now) noexcept {
     case ShardCommand::Kind::kHoldReleased: hold_released(*command.job, command.rank); break;
     case ShardCommand::Kind::kOpenTransfer: open_transfer(*command.job, now); break;
     case ShardCommand::Kind::kSourceLost: source_lost(*command.job, command.rank); break;
+    case ShardCommand::Kind::kAddGroup:
+    case ShardCommand::Kind::kRemoveGroup:
+    case ShardCommand::Kind::kGroups: handle_groups(*command.job, command); break;
     case ShardCommand::Kind::kRemoveJob: remove_job(*command.job); break;
   }
 }
@@ -55,6 +58,10 @@ void Shard::member_gone(Job& job, Rank rank) noexcept {
   if (!job.started()) return;
   for (const StreamId stream : job.streams) {
     if (stream == StreamId::kPushes) leave_store(job, rank);
+    if (stream == StreamId::kOperations) {
+      job.slices[id_.value].operations->remove_member(rank);
+      follow_groups(job);
+    }
     // A shard without chunks of the stream takes no part in its steps and must not read its
     // records.
     if (!has_part(job, stream)) continue;
@@ -198,7 +205,8 @@ bool Shard::work_on(Job& job, StreamId stream, TimeNs now) noexcept {
     case StreamId::kState:
       return job.slices[id_.value].of(stream).sweeping && sweep_some(job, stream, now);
     case StreamId::kPulls: return work_on_store(job);  // which pushes and pulls share
-    case StreamId::kPushes: break;
+    case StreamId::kPushes:
+    case StreamId::kOperations: break;
   }
   return false;
 }
@@ -252,7 +260,7 @@ void Shard::push_event(const ShardEvent& event) noexcept {
 }
 
 bool Shard::poll_event(ShardEvent& event) noexcept {
-  if (event_count_ == 0) return false;
+  if (event_count_ == 0) return take_request(event);
   event = events_.front();
   CHECK(event.job != nullptr && event_count_ <= events_.size());
   std::move(events_.begin() + 1, events_.begin() + static_cast<std::ptrdiff_t>(event_count_),

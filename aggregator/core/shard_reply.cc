@@ -62,8 +62,17 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
   const Step open_step = job.open_step(body.stream);
   if (body.stream == StreamId::kGradients && body.step <= open_step)
     job.note_reached(rank, body.step);
+  return queue_reply(job, rank,
+                     {.asked = body.want & job.chunks_in_block(body.stream, body.block),
+                      .step = body.step,
+                      .block = body.block,
+                      .probe_number = body.flow.number,
+                      .stream = body.stream});
+}
+
+Verdict Shard::queue_reply(Job& job, Rank rank, const Reply& wanted) noexcept {
   Flow& flow = job.slices[id_.value].flows[rank.value];
-  const std::uint32_t place = place_for_reply(job, rank, body);
+  const std::uint32_t place = place_for_reply(job, rank, wanted);
   if (place == kRepliesPerMember) {
     replies_dropped_.add(1);
     return Verdict::kProbe;
@@ -73,16 +82,15 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
   // results that the probe asks for leave only after an answer, which finds out which of them
   // exist.
   Reply& reply = reply_at(job, rank, place);
-  const bool promised = (flow.pulling & bit(place)) && reply.block == body.block &&
-                        reply.stream == body.stream && reply.step == body.step;
+  const bool promised = (flow.pulling & bit(place)) && reply.block == wanted.block &&
+                        reply.stream == wanted.stream && reply.step == wanted.step;
   DCHECK(!promised || reply.want != 0);
-  const std::uint64_t asked = body.want & job.chunks_in_block(body.stream, body.block);
-  reply = {.asked = asked | (promised ? reply.asked : 0),
-           .want = promised ? reply.want : 0,
-           .step = body.step,
-           .block = body.block,
-           .probe_number = body.flow.number,
-           .stream = body.stream};
+  const Reply before = reply;
+  reply = wanted;
+  if (promised) {
+    reply.asked |= before.asked;
+    reply.want = before.want;
+  }
   flow.unanswered |= bit(place);
   if (!promised) flow.pulling &= ~bit(place);
   give_turn(job, rank);
@@ -97,14 +105,16 @@ Reply& Shard::reply_at(Job& job, Rank rank, std::uint32_t place) noexcept {
 // The place of an earlier reply about the probe's block, which the new one replaces. Else a free
 // place, or that of a reply that was answered: the member asks again for results that it still
 // lacks.
-std::uint32_t Shard::place_for_reply(Job& job, Rank rank, const wire::Probe& body) noexcept {
+std::uint32_t Shard::place_for_reply(Job& job, Rank rank, const Reply& wanted) noexcept {
   const Flow& flow = job.slices[id_.value].flows[rank.value];
   const std::uint32_t taken = flow.unanswered | flow.pulling;
   for (std::uint32_t rest = taken; rest != 0; rest &= rest - 1) {
     const auto place = static_cast<std::uint32_t>(std::countr_zero(rest));
     const Reply& reply = reply_at(job, rank, place);
     DCHECK((flow.pulling & bit(place)) == 0 || reply.want != 0);
-    if (reply.block == body.block && reply.stream == body.stream) return place;
+    if (reply.block == wanted.block && reply.stream == wanted.stream &&
+        (wanted.stream != StreamId::kOperations || reply.step == wanted.step))
+      return place;
   }
   if (~taken != 0) return static_cast<std::uint32_t>(std::countr_zero(~taken));
   const std::uint32_t answered = flow.pulling & ~flow.unanswered;
@@ -155,7 +165,10 @@ bool Shard::poll_reply(Transmit& transmit, TimeNs now) noexcept {
     DCHECK(jobs_[job.spec.id.value] == &job);
     const Rank rank = take_turn(job);
     const bool written = write_reply(job, rank, transmit, now);
-    if (has_reply(job.slices[id_.value].flows[rank.value])) give_turn(job, rank);
+    const OperationShard* const operations = job.slices[id_.value].operations.get();
+    if (has_reply(job.slices[id_.value].flows[rank.value]) ||
+        (operations != nullptr && operations->has_notice(rank)))
+      give_turn(job, rank);
     transmit.reply = true;
     if (written) return true;
   }
@@ -177,6 +190,7 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
     transmit.sum = wire::sum_bytes(out.first(transmit.bytes));
     return transmit.bytes != 0;
   }
+  if (job_slice.operations != nullptr && write_notice(job, rank, transmit, now)) return true;
   const bool pulls = flow.pulling != 0 && may_pull(flow);
   if (flow.unanswered != 0 && !(pulls && flow.answered_last)) {
     const std::uint8_t place = next_bit(flow.unanswered, flow.last_reply + 1);
@@ -196,11 +210,16 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
     Reply& reply = reply_at(job, rank, flow.last_reply);
     CHECK(reply.want != 0);
     const auto chunk = static_cast<std::uint32_t>(std::countr_zero(reply.want));
-    if (reply.stream == StreamId::kPulls) {
-      const ChunkIndex index = reply.block * kChunksPerBlock + chunk;
+    if (!has_steps(reply.stream)) {
+      const Reply asked = reply;
       reply.want &= reply.want - 1;
       if (reply.want == 0) flow.pulling &= ~bit(flow.last_reply);
-      if (!write_pulled_values(job, rank, index, transmit, now)) continue;
+      const bool written =
+          asked.stream == StreamId::kOperations
+              ? write_pulled_part(job, rank, asked, chunk, transmit, now)
+              : write_pulled_values(job, rank, asked.block * kChunksPerBlock + chunk, transmit,
+                                    now);
+      if (!written) continue;
       job_slice.results_pulled.add(1);
       return true;
     }
@@ -229,6 +248,7 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
                                 TimeNs now) noexcept {
   const std::size_t index = index_of(reply.stream);
   reply.want |= std::exchange(reply.asked, 0);
+  if (reply.stream == StreamId::kOperations) return write_part_answer(job, rank, reply, out, now);
   const std::uint32_t window = job.spec.windows[index];
   wire::Answer body{.step = reply.step,
                     .block = reply.block,

@@ -74,6 +74,12 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
       next_active(job_slice.store_active);
       continue;
     }
+    if (front.stream == StreamId::kOperations) {
+      if (count == burst.size()) return count;
+      count += send_parts(job, burst.subspan(count), now);
+      next_active(job_slice.operations_active);
+      continue;
+    }
     StreamSlice& slice = job_slice.of(front.stream);
     GradientSlice* const sums =
         front.stream == StreamId::kGradients ? &job_slice.gradients : nullptr;

@@ -26,6 +26,7 @@
 #include "aggregator/core/early.h"
 #include "aggregator/core/flow.h"
 #include "aggregator/core/record.h"
+#include "aggregator/operations/operations.h"
 #include "aggregator/store/store.h"
 #include "aggregator/wire/packet.h"
 #include "aggregator/wire/sparse.h"
@@ -337,7 +338,10 @@ struct alignas(kCacheLineBytes) JobSlice {
   std::vector<Rank> turns;  // ring of world_size
   std::size_t turn_head = 0;
   std::size_t turn_count = 0;
-  // The store of this shard; null: a job of sums.
+  // The groups of this shard; null: a job of another kind.
+  std::unique_ptr<OperationShard> operations;
+  bool operations_active = false;  // stands in the shard's ring of those with results to send
+  // The store of this shard; null: a job of another kind.
   std::unique_ptr<StoreShard> store;
   std::vector<StoreJoiner> joiners;  // one a rank
   bool store_active = false;         // stands in the shard's ring of those with results to send

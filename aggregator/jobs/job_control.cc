@@ -216,6 +216,7 @@ void JobControl::handle_event(const ShardEvent& event, TimeNs now) {
       if (auto eviction = transfers_.replace_source(now)) evict(std::move(*eviction), now);
       advance_transfers(now);
       break;
+    case ShardEvent::Kind::kGroupsRequest: break;  // no job of this kind is admitted yet
     case ShardEvent::Kind::kStepLimit:
       fail(wire::NoticeCode::kStepLimit, event.rank,
            text("job '%s': stream %u has used its last step number %u: start a new job from a "

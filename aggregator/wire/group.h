@@ -29,6 +29,8 @@ struct [[gnu::packed]] GroupState {
   std::uint32_t generation = 0;
   std::uint32_t floor = 0;  // of the group
   std::uint32_t slots = 0;  // only grows; 0: the sequence has not been used yet
+  // From shard 0: of the receiver's operations all below this are noted as called.
+  std::uint32_t noted = 0;
   std::uint16_t group = 0;
   Sequence sequence{};
   std::uint8_t reserved = 0;
@@ -152,8 +154,8 @@ struct [[gnu::packed]] Outcome {
 };
 inline constexpr std::size_t kMaxBehind = 16;
 
-static_assert(sizeof(GroupHeader) == 16 && sizeof(GroupState) == 16 && sizeof(Part) == 46 &&
-              sizeof(PartResult) == 60);
+static_assert(sizeof(GroupHeader) == 16 && sizeof(GroupState) == 20 && sizeof(Part) == 46 &&
+              sizeof(PartResult) == 64);
 static_assert(sizeof(PartResult) % 2 == 0,
               "a result's payload is summed once for all members, at an even offset");
 

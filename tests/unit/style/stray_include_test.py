@@ -36,6 +36,7 @@ STRAYS = {
     "aggregator/wire": ("aggregator/core", "aggregator/policy", "aggregator/jobs", *UPPER, *CLIENT),
     "aggregator/policy": ("aggregator/wire", "aggregator/core", "aggregator/jobs", *UPPER, *CLIENT),
     "aggregator/core": ("aggregator/jobs", *UPPER, *CLIENT, *TESTS, DPDK),
+    "aggregator/operations": ("aggregator/jobs", *UPPER, *CLIENT, *TESTS, DPDK),
     "aggregator/store": ("aggregator/jobs", *UPPER, *CLIENT, *TESTS, DPDK),
     "aggregator/jobs": (*UPPER, *CLIENT, *TESTS, DPDK),
     "aggregator/appliance": (*UPPER[1:], *CLIENT, *TESTS, DPDK),

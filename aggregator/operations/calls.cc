@@ -1,0 +1,115 @@
+#include "aggregator/operations/calls.h"
+
+#include <algorithm>
+
+#include "aggregator/base/check.h"
+
+namespace sluice::agg {
+
+using wire::OutcomeCode;
+
+Calls::Calls(std::span<const Rank> ranks, std::size_t mask_word_count)
+    : ranks_(ranks.begin(), ranks.end()),
+      mask_word_count_(mask_word_count),
+      kept_(kRing),
+      masks_(kRing * mask_word_count),
+      next_(ranks.size()),
+      noted_(ranks.size()),
+      lives_(ranks.size(), 1) {
+  CHECK(!ranks_.empty() && ranks_.size() <= 64 * mask_word_count);
+}
+
+Calls::Operation* Calls::find(std::uint64_t number) noexcept {
+  Operation& operation = kept_[number % kRing];
+  return operation.by != wire::kNoRank && operation.number == number ? &operation : nullptr;
+}
+
+Verdict Calls::call(std::size_t place, std::uint64_t number,
+                    const wire::Description& what) noexcept {
+  if (number >= called_by_all_ + kKeptCalls) return Verdict::kTooNew;
+  Operation* operation = find(number);
+  if (operation == nullptr) {
+    if (number < called_by_all_) return Verdict::kTooOld;
+    operation = &kept_[number % kRing];
+    DCHECK(operation->by == wire::kNoRank || operation->number + kRing <= number);
+    *operation = {.number = number, .what = what, .by = ranks_[place].value, .fate = {}};
+    std::fill_n(mask_of(number), mask_word_count_, std::uint64_t{0});
+  }
+  if (operation->what != what) {
+    if (broken_.open())
+      broken_ = {.code = OutcomeCode::kDiffers,
+                 .rank = ranks_[place].value,
+                 .other = operation->by,
+                 .expected = operation->what,
+                 .actual = what};
+    return Verdict::kCollectiveMismatch;
+  }
+  const Rank bit{static_cast<std::uint16_t>(place)};
+  next_[place] = std::max(next_[place], number + 1);
+  if (test_bit(mask_of(number), bit)) return Verdict::kDuplicate;
+  set_bit(mask_of(number), bit);
+  ++operation->count;
+  for (std::uint64_t& noted = noted_[place]; find(noted) != nullptr; ++noted)
+    if (!test_bit(mask_of(noted), bit)) break;
+  advance();
+  return Verdict::kCall;
+}
+
+// The first operation that some member lacks.
+void Calls::advance() noexcept {
+  for (;; ++called_by_all_) {
+    if (find(called_by_all_) == nullptr) return;
+    for (std::uint16_t place = 0; place < ranks_.size(); ++place)
+      if (lives_[place] && !test_bit(mask_of(called_by_all_), Rank{place})) return;
+  }
+}
+
+std::size_t Calls::find_behind(std::uint64_t number,
+                               std::array<wire::Behind, wire::kMaxBehind>& behind) const noexcept {
+  std::size_t count = 0;
+  for (std::size_t place = 0; place < ranks_.size() && count < behind.size(); ++place)
+    if (lives_[place] && next_[place] <= number)
+      behind[count++] = {.rank = ranks_[place].value,
+                         .operations = static_cast<std::uint32_t>(number + 1 - next_[place])};
+  return count;
+}
+
+void Calls::remove(std::size_t place) noexcept {
+  if (!lives_[place]) return;
+  lives_[place] = 0;
+  if (broken_.open()) broken_ = {.code = OutcomeCode::kLost, .rank = ranks_[place].value};
+  if (std::ranges::find(lives_, 1) != lives_.end()) advance();
+}
+
+bool Calls::wants_judgement(Operation& operation) noexcept {
+  if (!operation.fate.open()) return false;
+  operation.to_judge |= !broken_.open() || operation.cancelled_by != wire::kNoRank;
+  return operation.to_judge;
+}
+
+Calls::Operation* Calls::begin_judgement() noexcept {
+  if (judging()) return nullptr;
+  for (Operation& operation : kept_) {
+    if (!operation.to_judge || !operation.fate.open()) continue;
+    judging_ = operation.number;
+    return &operation;
+  }
+  return nullptr;
+}
+
+void Calls::end_judgement(bool complete) noexcept {
+  CHECK(judging());
+  Operation* const operation = find(judging_);
+  judging_ = kNothing;
+  if (operation == nullptr) return;  // all have called it, and many after it
+  CHECK(operation->to_judge && operation->fate.open());
+  operation->to_judge = false;
+  if (complete)
+    operation->fate = {.code = OutcomeCode::kCompleted};
+  else if (!broken_.open())
+    operation->fate = broken_;
+  else
+    operation->fate = {.code = OutcomeCode::kCancelled, .rank = operation->cancelled_by};
+}
+
+}  // namespace sluice::agg

@@ -1,0 +1,103 @@
+// What a group's operations are, who has called them, and what became of them. Shard 0 alone has
+// it.
+//
+// The first call of a number fixes what the operation is. An operation is judged once: completed
+// if every chunk of it is complete in every shard, else ended; all members are told the same. What
+// ends operations is a member that waits no longer (one operation), or a break: a member is lost,
+// or two have called different operations. After a break every operation that a member asks about
+// is judged.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/base/types.h"
+#include "aggregator/base/verdict.h"
+#include "aggregator/core/mask.h"
+#include "aggregator/wire/group.h"
+
+namespace sluice::agg {
+
+// What became of an operation, as members are told.
+struct Fate {
+  wire::OutcomeCode code = wire::OutcomeCode::kOpen;
+  std::uint16_t rank = wire::kNoRank;
+  std::uint16_t other = wire::kNoRank;
+  wire::Description expected;  // of kDiffers: of the operation that two members disagree about
+  wire::Description actual;
+
+  bool open() const noexcept { return code == wire::OutcomeCode::kOpen; }
+};
+
+class Calls {
+ public:
+  struct Operation {
+    std::uint64_t number = 0;
+    wire::Description what;
+    std::uint16_t by = wire::kNoRank;  // the rank whose call fixed it; kNoRank: not fixed
+    std::uint16_t count = 0;           // members that have called it
+    bool to_judge = false;
+    std::uint16_t cancelled_by = wire::kNoRank;
+    Fate fate;
+  };
+
+  // `ranks`: of the group's members, in ascending order.
+  Calls(std::span<const Rank> ranks, std::size_t mask_word_count);
+
+  // A member calls an operation, or asks about it. kTooNew: too far ahead of the others' calls, it
+  // is not noted. kCollectiveMismatch: it differs from what is fixed, and the group is broken.
+  Verdict call(std::size_t place, std::uint64_t number, const wire::Description& what) noexcept;
+  // The nearest to what the group is at.
+  std::uint64_t number_of(std::uint32_t number) const noexcept {
+    return wire::unwrap(number, called_by_all_);
+  }
+  // Null: none is known any more, or not yet.
+  Operation* find(std::uint64_t number) noexcept;
+  // All below it are called by all members that live.
+  std::uint64_t called_by_all() const noexcept { return called_by_all_; }
+  // Those that have not called the operation, the first ones. Returns how many.
+  std::size_t find_behind(std::uint64_t number,
+                          std::array<wire::Behind, wire::kMaxBehind>& behind) const noexcept;
+
+  // One more than the newest that it has called.
+  std::uint64_t next_of(std::size_t place) const noexcept { return next_[place]; }
+  // All below it are noted.
+  std::uint64_t noted(std::size_t place) const noexcept { return noted_[place]; }
+  void remove(std::size_t place) noexcept;  // it is lost
+  bool lives(std::size_t place) const noexcept { return lives_[place]; }
+
+  // ---- judgement ----
+  const Fate& broken() const noexcept { return broken_; }  // open: it is not
+  // Whether the operation is to be judged and is not: then it waits for a turn.
+  bool wants_judgement(Operation& operation) noexcept;
+  // The next whose turn it is; null: none, or one is being judged.
+  Operation* begin_judgement() noexcept;
+  bool judging() const noexcept { return judging_ != kNothing; }
+  // All shards have looked.
+  void end_judgement(bool complete) noexcept;
+
+ private:
+  static constexpr std::uint64_t kNothing = UINT64_MAX;
+  // A member waits for as many operations as it may be ahead: they are all kept.
+  static constexpr std::uint64_t kRing = 2 * kKeptCalls;
+  void advance() noexcept;
+  std::uint64_t* mask_of(std::uint64_t number) noexcept {
+    return &masks_[number % kRing * mask_word_count_];
+  }
+
+  const std::vector<Rank> ranks_;
+  const std::size_t mask_word_count_;
+  std::vector<Operation> kept_;       // of number n at n % kRing
+  std::vector<std::uint64_t> masks_;  // places that have called it
+  std::vector<std::uint64_t> next_;   // of each place: one more than the newest that it has called
+  std::vector<std::uint64_t> noted_;  // of each place: the first that it has not called
+  std::vector<std::uint8_t> lives_;
+  std::uint64_t called_by_all_ = 0;
+  std::uint64_t judging_ = kNothing;
+  Fate broken_;
+};
+
+}  // namespace sluice::agg

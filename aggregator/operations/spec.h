@@ -1,0 +1,25 @@
+// What one job's operations are made of.
+#pragma once
+
+#include <cstdint>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/base/types.h"
+
+namespace sluice::agg {
+
+struct OperationsSpec {
+  std::uint16_t world_size = 0;
+  std::uint16_t chunk_bytes = 0;
+  std::uint16_t shard_count = 1;
+  std::uint32_t page_count =
+      0;  // of each shard: blocks of 64 slots for all sequences of all groups
+};
+
+// The slots with which a sequence begins. All later numbers are this times a power of two.
+constexpr std::uint32_t first_slots(std::uint16_t shard_count) noexcept {
+  const std::uint32_t round = kChunksPerBlock * shard_count;
+  return (kFirstSlots + round - 1) / round * round;
+}
+
+}  // namespace sluice::agg
