@@ -155,7 +155,7 @@ struct [[gnu::packed]] Outcome {
 inline constexpr std::size_t kMaxBehind = 16;
 
 static_assert(sizeof(GroupHeader) == 16 && sizeof(GroupState) == 20 && sizeof(Part) == 46 &&
-              sizeof(PartResult) == 64);
+              sizeof(PartResult) == 68);
 static_assert(sizeof(PartResult) % 2 == 0,
               "a result's payload is summed once for all members, at an even offset");
 
