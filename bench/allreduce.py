@@ -114,7 +114,7 @@ class Side:
             if line.strip() != "ready":
                 raise report.BenchError(f"{self.name}: a worker said {line.strip()!r}, not ready")
 
-    def ask(self, sums):
+    def begin(self, sums):
         """Has all ranks begin so many sums in a row."""
         for process in self.ranks:
             process.stdin.write(f"go {sums}\n")
@@ -124,7 +124,7 @@ class Side:
         """So many sums in a row on all ranks; their time is kept when `counted`. Returns what each
         rank said."""
         busy, cpu = BusyShare(), MachineTime()
-        self.ask(sums)
+        self.begin(sums)
         rows = [json.loads(line) for line in self._lines(timeout_s)]
         if counted:
             span_ns = max(row["end_ns"] for row in rows) - min(row["start_ns"] for row in rows)

@@ -183,7 +183,7 @@ def measure_tail(at, measured):
 
 
 def measure_tcp(at, measured):
-    at.side.ask(sums=1_000_000)  # until the lab ends
+    at.side.begin(sums=1_000_000)  # until the lab ends
     stream = lab_traffic.tcp_stream(at.lab, 0, WORKERS, TCP_S,
                                     ["-C", "cubic", "-O", str(TCP_WARM_S)])
     with stream as received_bps:

@@ -201,6 +201,8 @@ def measure(setting, options):
 
 def measure_all(options):
     """Prints the table; returns the RESULT line's figures."""
+    if not {WORKERS_CORE, BOX_CORE} <= os.sched_getaffinity(0):
+        raise report.BenchError("two cores are needed, one for the workers and one for the box")
     rows, figures = [], {}
     for rate in dict.fromkeys((options.rate, *((GBIT_MBPS, None) if options.long else ()))):
         for mtu in (1500, 9000):
@@ -209,5 +211,6 @@ def measure_all(options):
             name = f"{rate:g}_{mtu}" if rate else f"unshaped_{mtu}"
             figures[f"worker_cpu_vs_gloo_{name}"], figures[f"with_box_{name}"] = ratios
             print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
     report.table(HEADERS, rows)
     return figures
