@@ -86,7 +86,8 @@ TEST(Served, SumsForItsMembersAndCountsWhatStrangersSend) {
       for (std::uint32_t step = 1; step <= 20; ++step) {
         for (std::size_t i = 0; i < values.size(); ++i)
           values[i] = static_cast<float>(i % 1000 + step + rank);
-        ASSERT_TRUE(job->submit({.input = values.data(), .output = values.data()}).ok());
+        const Submission submission{.input = values.data(), .output = values.data()};
+        ASSERT_TRUE(job->submit({&submission, 1}).ok());
         Step done = 0;
         ASSERT_TRUE(job->wait_step(kLongMs, done).ok());
         for (std::size_t i = 0; i < values.size(); ++i)
