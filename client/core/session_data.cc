@@ -187,9 +187,9 @@ bool Session::poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std
   const bool asks_tail = flow.asks_about_tail();
   if (!flow.credit_due() && !wants_feedback && !asks_tail) return false;
   transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
-  transmit.priority = wants_feedback ? tensor_stream().feedback_priority(shard) : 0;
-  wire::Credit body{.flow = flow.next_header(now)};
-  body.flow.priority = transmit.priority;
+  if (wants_feedback) transmit.priority = tensor_stream().feedback_priority(shard);
+  if (asks_tail) transmit.priority = std::max(transmit.priority, flow.tail_priority());
+  wire::Credit body{.flow = flow.next_header(now, transmit.priority)};
   if (asks_tail) flow.asked_about_tail(now);
   if (asks_tail || flow.take_report_flag(wants_feedback, now)) body.flow.flags |= wire::kFlagReport;
   transmit.bytes = wire::encode(out, link_.identity, body);
@@ -208,12 +208,11 @@ bool Session::poll_probe(std::uint16_t shard, Transmit& transmit, std::span<std:
     one->recovery().probe_sent(shard, plan, now, flow);
     ++link_.counters.probes;
     const Priority priority = one->block_priority(plan.block);
-    wire::Probe body{.flow = flow.next_header(now),
+    wire::Probe body{.flow = flow.next_header(now, priority),
                      .step = one->probe_step(plan.block),
                      .block = plan.block,
                      .want = plan.want,
                      .stream = one->id()};
-    body.flow.priority = priority;
     transmit = {.bytes = wire::encode(out, link_.identity, body),
                 .port_offset = static_cast<std::uint16_t>(1 + shard),
                 .priority = priority};

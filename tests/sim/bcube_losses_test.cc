@@ -206,7 +206,7 @@ TEST(BcubeLosses, ATensorIsRoundedASliceAtATime) {
   BcubeWorld world(options);
   // Who runs before all do, after which the world submits.
   client::Relay* relay = nullptr;
-  for (TimeNs until = 0; relay == nullptr && until < kSecond; until += 100) {
+  for (TimeNs until = 0; relay == nullptr && until < kSecond; until += 10) {
     world.run(until);
     for (std::uint32_t server = 0; server < 4 && !world.has_started(); ++server)
       if (world.relay(server).state() == client::SessionState::kRunning)

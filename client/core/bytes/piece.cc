@@ -96,11 +96,10 @@ bool PieceStream::write_next(Transmit& transmit, std::span<std::uint8_t> out, Ti
 std::size_t PieceStream::write_chunk(ChunkIndex chunk, std::span<std::uint8_t> out,
                                      TimeNs now) noexcept {
   Flow& flow = link_.flows[0];
-  wire::Piece body{.flow = flow.next_header(now),
+  wire::Piece body{.flow = flow.next_header(now, piece_.priority),
                    .step = step_,
                    .chunk = chunk,
                    .operation = piece_.operation()};
-  body.flow.priority = piece_.priority;
   DCHECK(piece_.part == Piece::Part::kData || chunk == 0);
   std::span<const std::uint8_t> payload;
   if (piece_.part == Piece::Part::kData)

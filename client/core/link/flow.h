@@ -51,13 +51,17 @@ class Flow {
   }
   std::uint32_t window() const noexcept { return congestion_.window(); }
   // The header of the next packet: takes a number and advertises credit.
-  wire::FlowHeader next_header(TimeNs now) noexcept {
+  wire::FlowHeader next_header(TimeNs now, Priority priority = 0) noexcept {
     const std::uint32_t credit = credit_to_advertise();
     DCHECK(ahead(credit, advertised_) >= 0);  // what was promised stays promised
     advertised_ = credit;
     ++unreported_;
     pacer_.sent(1);
-    return {.number = ++sent_, .timestamp_us = wire_time_us(now), .credit = advertised_};
+    holes_.sent(++sent_, priority);
+    return {.number = sent_,
+            .timestamp_us = wire_time_us(now),
+            .credit = advertised_,
+            .priority = priority};
   }
   // Whether the packet whose header was just taken must ask for feedback. `last`: nothing else
   // waits to be sent.
@@ -70,6 +74,8 @@ class Flow {
   }
   // Whether a packet must ask if the last one has arrived: no later one shows that it was lost.
   bool asks_about_tail() const noexcept { return tail_.asks; }
+  // The least urgent priority of what may be lost: a question must not overtake it.
+  Priority tail_priority() const noexcept { return holes_.least_urgent(highest_ + 1, sent_); }
   // It has just taken a number.
   void asked_about_tail(TimeNs now) noexcept {
     tail_ = {.sent_ns = now, .number = sent_, .questions = tail_.questions + 1};

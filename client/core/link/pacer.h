@@ -12,7 +12,7 @@ namespace sluice::client {
 
 class Pacer {
  public:
-  static constexpr double kBurst = 16;  // packets, at least
+  static constexpr double kBurst = 64;  // packets, at least
   static constexpr DurationNs kBurstTime = kMillisecond;
 
   // Whether a packet may leave now at `pace` packets a second; 0: always. Otherwise next_ns() is

@@ -28,12 +28,11 @@ bool PullStream::write(ChunkIndex first, Transmit& transmit, std::span<std::uint
   const Layer& layer = layers_.layers[index];
   CHECK(layer.pulling);
   Flow& flow = link_.flows[shard];
-  wire::Pull body{.flow = flow.next_header(now),
+  wire::Pull body{.flow = flow.next_header(now, queue_.priority_of(index)),
                   .block = block,
                   .chunks = chunks,
                   .need = layer.need,
                   .own = layer.own};
-  body.flow.priority = queue_.priority_of(index);
   if (flow.take_report_flag(queue_.is_last_pull(), now)) body.flow.flags |= wire::kFlagReport;
   const bool again = recovery_->sent(block, chunks, body.flow.number, now, flow);
   link_.counters.retransmissions += again;

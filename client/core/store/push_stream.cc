@@ -35,13 +35,12 @@ bool PushStream::write(ChunkIndex chunk, Transmit& transmit, std::span<std::uint
   CHECK(layer.pushing);
   Flow& flow = link_.flows[shard];
   const ChunkSpan span = layout_.chunk(chunk);
-  wire::Push body{.flow = flow.next_header(now),
+  wire::Push body{.flow = flow.next_header(now, queue_.priority_of(index)),
                   .iteration = layer.push_step,
                   .chunk = chunk,
                   .rate = layer.rate,
                   .elem_count = span.elem_count,
                   .block_chunks = layers_.blocks[block].chunk_count};
-  body.flow.priority = queue_.priority_of(index);
   if (flow.take_report_flag(queue_.is_last_push(), now)) body.flow.flags |= wire::kFlagReport;
   const bool again = recovery_->sent(chunk, body.flow.number, now, flow);
   link_.counters.retransmissions += again;

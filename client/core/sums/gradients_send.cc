@@ -164,18 +164,17 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
   DCHECK(offer.base_step <= current_step());
   Flow& flow = link_.flows[choice.shard];
   wire::Contribution& body =
-      *new (wire::begin(out, wire::Contribution::kType, link_.identity))
-          wire::Contribution{.flow = flow.next_header(now),
-                             .step = current_step(),
-                             .chunk = chunk,
-                             .base_step = offer.base_step,
-                             .weight = offer.weight,
-                             .elem_count = nil ? std::uint16_t{0} : span.elem_count,
-                             .dtype = nil ? Dtype{} : layout_.wire_dtype(span.tensor),
-                             .result = nil ? std::uint8_t{0}
-                                           : wire::result_code(layout_.wire_dtype(span.tensor),
-                                                               layout_.result_dtype(span.tensor))};
-  body.flow.priority = nil ? kNilPriority : priority_of(span.tensor);
+      *new (wire::begin(out, wire::Contribution::kType, link_.identity)) wire::Contribution{
+          .flow = flow.next_header(now, nil ? kNilPriority : priority_of(span.tensor)),
+          .step = current_step(),
+          .chunk = chunk,
+          .base_step = offer.base_step,
+          .weight = offer.weight,
+          .elem_count = nil ? std::uint16_t{0} : span.elem_count,
+          .dtype = nil ? Dtype{} : layout_.wire_dtype(span.tensor),
+          .result = nil ? std::uint8_t{0}
+                        : wire::result_code(layout_.wire_dtype(span.tensor),
+                                            layout_.result_dtype(span.tensor))};
   const bool packs = !nil && residuals_.covers(span.tensor);
   if (nil) body.flow.flags |= wire::kFlagNil;
   if (sparse) body.flow.flags |= wire::kFlagSparse;

@@ -39,6 +39,11 @@ std::shared_ptr<Served> serve(DurationNs linger_ns = 4 * kSecond, const Log& log
   return served.ok() ? std::move(served).value() : nullptr;
 }
 
+Status submit(Job& job, std::vector<float>& values) {
+  const Submission submission{.input = values.data(), .output = values.data()};
+  return job.submit({&submission, 1});
+}
+
 Status join(std::uint16_t rank, std::unique_ptr<Job>& job, const std::string& secret = "s") {
   JoinRequest request;
   request.address = std::string("udp://") + kHost + ":" + std::to_string(kPort);
@@ -86,8 +91,7 @@ TEST(Served, SumsForItsMembersAndCountsWhatStrangersSend) {
       for (std::uint32_t step = 1; step <= 20; ++step) {
         for (std::size_t i = 0; i < values.size(); ++i)
           values[i] = static_cast<float>(i % 1000 + step + rank);
-        const Submission submission{.input = values.data(), .output = values.data()};
-        ASSERT_TRUE(job->submit({&submission, 1}).ok());
+        ASSERT_TRUE(submit(*job, values).ok());
         Step done = 0;
         ASSERT_TRUE(job->wait_step(kLongMs, done).ok());
         for (std::size_t i = 0; i < values.size(); ++i)
@@ -131,8 +135,7 @@ TEST(Served, HearsOneSenderAsOftenAsItsShareAllowsAndOthersMeanwhile) {
   ASSERT_TRUE(flood());
   std::vector<float> values[2] = {std::vector<float>(50'000, 1), std::vector<float>(50'000, 3)};
   Job* const jobs[] = {first.get(), second.get()};
-  for (int i = 0; i < 2; ++i)
-    ASSERT_TRUE(jobs[i]->submit({.input = values[i].data(), .output = values[i].data()}).ok());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(submit(*jobs[i], values[i]).ok());
   for (int i = 0; i < 2; ++i) {
     Step done = 0;
     ASSERT_TRUE(jobs[i]->wait_step(kLongMs, done).ok());
@@ -236,14 +239,12 @@ TEST_F(Lingering, GoesOnForMembersThatAskAndForNobodyElse) {
   bool did = false;
   for (int attempt = 0; attempt < 3 && !did; ++attempt) {
     open();
-    const auto submit = [&](int rank) {
-      return jobs_[rank]->submit({.input = values[rank].data(), .output = values[rank].data()});
-    };
-    EXPECT_TRUE(submit(0).ok());
+    const auto contribute = [&](int rank) { return submit(*jobs_[rank], values[rank]); };
+    EXPECT_TRUE(contribute(0).ok());
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     served_->end();
     std::this_thread::sleep_for(std::chrono::milliseconds(700));
-    EXPECT_TRUE(submit(1).ok());
+    EXPECT_TRUE(contribute(1).ok());
     bool summed = true;
     for (const auto& job : jobs_) {
       Step done = 0;

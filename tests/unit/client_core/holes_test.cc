@@ -78,6 +78,19 @@ TEST(Holes, KnowsNoMoreThanItHasPlaceFor) {
   EXPECT_EQ(lost(holes, kNow + kSecond).size(), Holes::kCapacity);
 }
 
+TEST(Holes, WaitsForWhatOnlyMoreUrgentPacketsHavePassed) {
+  Holes holes;
+  const std::vector<Priority> priorities{0, 5, 5, 1, 1, 5};  // 0 is no packet
+  for (std::uint32_t number = 1; number < 6; ++number) holes.sent(number, priorities[number]);
+  holes.on_feedback({.highest = 4, .fresh = 3, .arrived_before = 0b001}, kRoundTrip, kNow);
+  EXPECT_EQ(holes.count(), 2u);  // 1 and 2, which 3 and 4 have passed
+  EXPECT_EQ(holes.due_ns(), kNever);
+  EXPECT_EQ(holes.least_urgent(1, 4), 5);
+  EXPECT_EQ(holes.least_urgent(3, 4), 1);
+  holes.on_feedback({.highest = 5, .fresh = 0, .arrived_before = 0b0111}, kRoundTrip, kNow);
+  EXPECT_EQ(lost(holes, kNow + kSecond), (std::vector<std::uint32_t>{1}));
+}
+
 TEST(Holes, HasNumbersThatWrap) {
   Holes holes;
   holes.on_feedback({.highest = 1, .fresh = 3, .arrived_before = 0b001}, kRoundTrip, kNow);

@@ -140,14 +140,14 @@ TEST_F(Join, UnpaddedMeansThatThePathDropsFullDatagrams) {
   ASSERT_TRUE(answered.is(PacketType::kRefuse));
   EXPECT_EQ(answered.body<wire::Refuse>().code, RefuseCode::kMtu);
   EXPECT_THAT(answered.text(), AllOf(HasSubstr(std::to_string(answered.request_bytes) + " bytes"),
-                                     HasSubstr("1114")));
+                                     HasSubstr("1118")));
   EXPECT_LE(answered.bytes.size(), answered.request_bytes);
 }
 
 TEST_F(Join, ThatThePortCannotCarryIsRefusedWithBothSizes) {
   port_datagram_bytes = 1000;
   Worker worker;
-  EXPECT_THAT(refusal_of(worker, RefuseCode::kMtu), AllOf(HasSubstr("1114"), HasSubstr("1000")));
+  EXPECT_THAT(refusal_of(worker, RefuseCode::kMtu), AllOf(HasSubstr("1118"), HasSubstr("1000")));
 }
 
 struct Disagreement {
@@ -210,7 +210,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Disagreement{"datagram_too_small",
                                  [](Worker& w) { w.join.datagram_bytes = 600; },
                                  RefuseCode::kBadRequest,
-                                 {"600", "1114"}},
+                                 {"600", "1118"}},
                     Disagreement{"no_gradients",
                                  [](Worker& w) { w.join.layouts[0].chunk_count = 0; },
                                  RefuseCode::kLimit,
