@@ -135,7 +135,7 @@ class Parts:
         self.original_step = optimizer.step
         original_zero_grad = optimizer.zero_grad
         zero_signature = inspect.signature(original_zero_grad)
-        on_step, on_zero, flush, give_up = map(unseen, (on_step, on_zero, flush, give_up))
+        on_step, flush, give_up = map(unseen, (on_step, flush, give_up))
 
         def step(_optimizer, *arguments, **options):
             original = self.original_step
@@ -152,6 +152,7 @@ class Parts:
             on_step(original, None)
             return loss
 
+        @unseen  # as the one that it replaces
         def zero_grad(_optimizer, *arguments, **options):
             call = zero_signature.bind(*arguments, **options)
             call.apply_defaults()
