@@ -184,10 +184,13 @@ std::uint32_t Job::owned_chunks(StreamId stream, ShardId shard) const noexcept {
   return owned_chunks_of(spec.chunk_counts[index_of(stream)], spec.shard_count, shard.value);
 }
 
-void Job::start(TimeNs now) noexcept {
+void Job::start(TimeNs now, std::optional<Step> resumed) noexcept {
   CHECK(!started());
+  CHECK(!resumed || (*resumed != 0 && !spec.policy.tolerates_stragglers() && !spec.store));
+  resumed_step_ = resumed.value_or(0);
   for (const StreamId stream : kStepStreams)
-    if (spec.chunk_counts[index_of(stream)] != 0) publish(stream, 1, now);
+    if (spec.chunk_counts[index_of(stream)] != 0)
+      publish(stream, stream == StreamId::kGradients ? resumed.value_or(1) : 1, now);
   CHECK(started());
 }
 
@@ -224,7 +227,8 @@ void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
   }
   const std::uint32_t participating_shards =
       std::min<std::uint32_t>(spec.shard_count, block_count(stream));
-  CHECK(participating_shards != 0 && open_step(stream) == step - 1);
+  CHECK(participating_shards != 0);
+  CHECK(open_step(stream) == step - 1 || (open_step(stream) == 0 && step == resumed_step_));
   window.shards_left.store(participating_shards, std::memory_order_relaxed);
   window.open_step.store(step, std::memory_order_release);
 }

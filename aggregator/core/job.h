@@ -160,8 +160,11 @@ class Job {
     return by_window_[index_of(stream)].remainder(step) * slice.chunk_count + local_chunk(chunk);
   }
 
-  // Opens step 1 of every stream: all ranks have joined. Control thread, once.
-  void start(TimeNs now) noexcept;
+  // Opens step 1 of every stream: all ranks have joined. Of a job that goes on from an appliance
+  // that is lost, `resumed` is the gradient step that is opened. Control thread, once.
+  void start(TimeNs now, std::optional<Step> resumed = {}) noexcept;
+  // That step; 0: the job is new. In it a rank may have nothing to add, see wire::Status.
+  Step resumed_step() const noexcept { return resumed_step_; }
   bool started() const noexcept {
     return std::ranges::any_of(windows, [](const StreamWindow& window) {
       return window.open_step.load(std::memory_order_acquire) != 0;
@@ -209,6 +212,7 @@ class Job {
   Policy policy_;
   StepClock clock_;
   std::vector<double> durations_s_;
+  Step resumed_step_ = 0;  // written before the first step is opened
 };
 
 }  // namespace sluice::agg

@@ -340,8 +340,8 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
   const Shape shape = Shape::of(body);
   const Sum& sum = slice.sums[slot_index];
   const bool alike = slot.step == body.step && sum.has_data() && shape == sum;
-  if ((!alike && !fits(job.spec, shape)) || (nil && !job.spec.allow_nil && !requeued))
-    return Verdict::kShapeMismatch;
+  const bool may_lack_data = job.spec.allow_nil || requeued || body.step == job.resumed_step();
+  if ((!alike && !fits(job.spec, shape)) || (nil && !may_lack_data)) return Verdict::kShapeMismatch;
   if (!slice.record.eligible.test(rank)) return Verdict::kNotAllowed;
 
   if (slot.step != body.step) {  // the first contribution of this step

@@ -259,6 +259,8 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
   CHECK(entry == nullptr || entry->listed);
   if (Refusal refusal = check_request(request, options); !refusal.ok())
     return refuse_job(std::move(refusal));
+  if (Refusal refusal = check_resumption(request, options, entry); !refusal.ok())
+    return refuse_job(std::move(refusal));
   if (entry != nullptr) {
     const bool own_run = entry->run_id == request.join.run_id;
     if (!own_run && entry->is_kept()) return decide_kept(request, options, *entry);

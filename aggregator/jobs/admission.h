@@ -120,6 +120,10 @@ Refusal check_layout_agreement(const JoinRequest& request, const JobEntry& entry
 Refusal check_store_request(const JoinRequest& request, const JobsOptions& options);
 Refusal check_store_agreement(const JoinRequest& request, const JobEntry& entry);
 StoreSpec store_spec(const JoinRequest& request, const JobsOptions& options) noexcept;
+// Whether the process may be in a job that goes on from an appliance that is lost: the job is
+// synchronous, and no rank of it is a new process. `entry`: null if there is no such job. rank.cc.
+Refusal check_resumption(const JoinRequest& request, const JobsOptions& options,
+                         const JobEntry* entry);
 // A job that leaves stragglers behind keeps more steps for them, as far as a job's memory allows.
 void size_windows(JobSpec& spec, std::size_t max_job_bytes) noexcept;
 

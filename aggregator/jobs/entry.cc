@@ -17,6 +17,16 @@ TimeNs JobEntry::last_heard_ns(Rank rank, const PausableClock& clock) const noex
   return heard_ns;
 }
 
+std::optional<Step> JobEntry::resume_step() const noexcept {
+  Step first = kLastStep;
+  bool resumes = false;
+  for (const MemberEntry& one : members) {
+    resumes |= one.resume_step != 0;
+    first = std::min(first, std::max<Step>(one.resume_step, 1));
+  }
+  return resumes ? std::optional(first) : std::nullopt;
+}
+
 std::uint8_t JobEntry::percent_made() const noexcept {
   CHECK(memory_ == JobMemory::kMaking && progress != nullptr && memory_bytes != 0);
   const std::size_t made_bytes = progress->bytes.load(std::memory_order_relaxed);

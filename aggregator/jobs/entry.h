@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,9 @@ struct MemberEntry {
   std::uint32_t resyncs_done = 0;    // the highest number that it reported as done
   std::uint64_t suspended_ns = 0;    // of a store's worker, as its last keepalive said
   std::uint32_t oldest_request_iterations = 0;  // of a store's worker, as that keepalive said
+  // As its join said, see wire::Join.
+  bool was_member = false;
+  Step resume_step = 0;
 
   MemberPhase phase() const noexcept { return phase_; }
   bool is(MemberPhase phase) const noexcept { return phase_ == phase; }
@@ -214,6 +218,9 @@ struct JobEntry {
   }
   // No process has held a rank of it yet.
   bool unclaimed() const noexcept { return count(MemberPhase::kFree) == members.size(); }
+  // The gradient step with which a job that a lost appliance had goes on: the first that not every
+  // rank has all results of, as the joins have said. None: no rank was in a step there.
+  std::optional<Step> resume_step() const noexcept;
   // The memory is on its way back to the system.
   bool memory_returns() const noexcept {
     return memory_ == JobMemory::kLeaving || memory_ == JobMemory::kGoing ||

@@ -115,7 +115,7 @@ void JobControl::revive(Rank rank, TimeNs now) {
 void JobControl::start_if_complete(TimeNs now) {
   if (!entry_.forming() || entry_.count(MemberPhase::kJoined) != entry_.world_size()) return;
   CHECK(entry_.job != nullptr && entry_.memory() == JobMemory::kHeld);
-  entry_.job->start(context_.clock.caller_time(now));
+  entry_.job->start(context_.clock.caller_time(now), entry_.resume_step());
   entry_.run();
   entry_.initial_ns = now;
   for (std::uint16_t rank = 0; rank < entry_.world_size(); ++rank)

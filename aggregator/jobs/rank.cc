@@ -44,6 +44,38 @@ RankDecision decide_left(const JoinRequest& request, const JobEntry& entry) {
 
 }  // namespace
 
+// A new process has none of the results that the others have, and its contributions of before may
+// be in them.
+Refusal check_resumption(const JoinRequest& request, const JobsOptions& options,
+                         const JobEntry* entry) {
+  using wire::RefuseCode;
+  const wire::Join& join = request.join;
+  const bool resumes = join.resume_step != 0;
+  if (resumes &&
+      (join.kind != JobKind::kSums || effective_policy(request, options).tolerates_stragglers()))
+    return no(RefuseCode::kPolicy,
+              text("rank %u of job '%s' was in step %u at an appliance that is lost, and only a "
+                   "synchronous job goes on from there: start the job again from a checkpoint",
+                   unsigned{request.rank.value}, printable(request.name()).c_str(),
+                   std::uint32_t{join.resume_step}));
+  if (entry == nullptr || !entry->forming() || entry->run_id != join.run_id) return {};
+  for (std::uint16_t index = 0; index < entry->world_size(); ++index) {
+    const MemberEntry& other = entry->member(Rank{index});
+    if (index == request.rank.value || !other.is(MemberPhase::kJoined)) continue;
+    const bool is_new = other.resume_step != 0 && join.was_member == 0;
+    if (!is_new && (!resumes || other.was_member)) continue;
+    const std::uint16_t old = is_new ? index : request.rank.value;
+    return no(
+        RefuseCode::kEnded,
+        text("job '%s' goes on with step %u of an appliance that is lost, where rank %u was "
+             "in it, and rank %u is a new process: a synchronous job needs all processes "
+             "that it had; start it again from a checkpoint",
+             entry->name.c_str(), std::uint32_t{is_new ? other.resume_step : join.resume_step},
+             unsigned{old}, unsigned{is_new ? request.rank.value : index}));
+  }
+  return {};
+}
+
 RankDecision decide_rank(const JoinRequest& request, const JobEntry& entry,
                          const PausableClock& clock) {
   const MemberEntry& member = entry.member(request.rank);

@@ -34,6 +34,8 @@ void RankHolders::occupy(const Request& request) {
   member.liveness = {};
   member.liveness.hear(request.now);
   member.resyncs_done = 0;
+  member.was_member = request.join().was_member != 0;
+  member.resume_step = request.join().resume_step;
 
   Member& shared = entry_.shared(request.rank());
   shared.last_heard_ns.store(context_.clock.caller_time(request.now), std::memory_order_relaxed);

@@ -60,6 +60,10 @@ struct [[gnu::packed]] Join {
   std::uint32_t tensor_count = 0;
   std::uint32_t print_tensors = 0;  // neighbouring tensors that share a fingerprint
   std::uint16_t print_count = 0;
+  // Of a process that an appliance which is lost had admitted to this run; 0: a new process.
+  std::uint8_t was_member = 0;
+  // The gradient step that it was in there; 0: the job had not started for it.
+  std::uint32_t resume_step = 0;
   char name[kMaxJobNameBytes] = {};
   std::uint8_t server_nonce[kNonceBytes] = {};
   std::uint8_t proof[kProofBytes] = {};
@@ -178,6 +182,9 @@ struct [[gnu::packed]] Status {
   std::uint32_t hold_left_ms = 0;     // how much longer the window waits
   std::uint16_t transfer_source = 0;  // rank that gives its state
   std::uint16_t transfer_target = 0;  // rank that gets it
+  // The gradient step with which the job begins here, of a job that goes on from an appliance that
+  // is lost; 0: the job is new.
+  std::uint32_t resume_step = 0;
 };
 
 struct [[gnu::packed]] Ping {

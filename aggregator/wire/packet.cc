@@ -212,7 +212,8 @@ Verdict check(const Join& body, Tail& tail) noexcept {
   if (body.has_proof > 1 || body.allow_nil > 1 || body.has_policy > 1 ||
       !valid_policy(body.policy) || !valid_prune(body.prune) ||
       body.averaging > AveragingChoice::kSum || !is_summed(body.wire) ||
-      body.kind > JobKind::kStore || !valid_store(body.store) || body.keep > StoreKeep::kTake)
+      body.kind > JobKind::kStore || !valid_store(body.store) || body.keep > StoreKeep::kTake ||
+      body.was_member > 1 || (body.resume_step != 0 && body.was_member == 0))
     return Verdict::kBadField;
   if (body.name_bytes == 0 || body.name_bytes > kMaxJobNameBytes || !valid_prints(body))
     return Verdict::kBadLength;
