@@ -55,11 +55,12 @@ struct Asked {
   X(allow_nil, request.session.allow_nil)  \
   X(store.nesterov, store.update.nesterov) \
   X(store.adam_lerp, store.update.interpolates)
-#define SLUICE_TIMEOUTS(X)                                   \
-  X(timeouts.connect_ms, request.session.connect_timeout_ns) \
-  X(timeouts.join_ms, request.session.join_timeout_ns)       \
-  X(timeouts.silence_ms, request.session.silence_timeout_ns) \
-  X(timeouts.stall_report_ms, request.session.stall_report_ns)
+#define SLUICE_TIMEOUTS(X)                                     \
+  X(timeouts.connect_ms, request.session.connect_timeout_ns)   \
+  X(timeouts.join_ms, request.session.join_timeout_ns)         \
+  X(timeouts.silence_ms, request.session.silence_timeout_ns)   \
+  X(timeouts.stall_report_ms, request.session.stall_report_ns) \
+  X(timeouts.restart_ms, request.session.restart_timeout_ns)
 // X(option, member of Asked, enumeration, default).
 #define SLUICE_CHOICES(X)                                                                         \
   X(averaging, request.session.averaging, sluice_averaging, SLUICE_AVERAGE_DEFAULT)               \
@@ -151,8 +152,10 @@ Status check_numbers(const sluice_options& options) {
        "a number above 0, such as 3");
   MUST(prune.momentum, options.prune.momentum >= 0 && options.prune.momentum < 1,
        "at least 0, for none, and below 1, such as 0.9");
-#define X(option, member)                                              \
-  MUST(option, options.option > 0 && options.option <= kMostTimeoutMs, \
+#define X(option, member)                                                         \
+  MUST(option,                                                                    \
+       (options.option > 0 || &options.option == &options.timeouts.restart_ms) && \
+           options.option <= kMostTimeoutMs,                                      \
        "1 to " + most_ms + " milliseconds");
   SLUICE_TIMEOUTS(X)
 #undef X

@@ -36,7 +36,8 @@ namespace sluice::client {
 struct JoinRequest {
   std::string address;
   std::string local_address;
-  SessionOptions session;  // nonce, credit, datagram size and printable address are filled in
+  // Nonce, credit, datagram size and printable address are filled in.
+  SessionOptions session{.restart_timeout_ns = 60 * kSecond};
   std::vector<TensorSpec> tensors;
   Dtype wire = Dtype::kFloat32;
   std::size_t mtu_bytes = 1500;

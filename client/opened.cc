@@ -89,6 +89,7 @@ Result<std::unique_ptr<Transport>> open_line(const JoinRequest& request, const s
                     text + ": open, local address " + facts.local_address + ", receive credit " +
                         std::to_string(facts.receive_credit_packets) + " packets, offloads " +
                         (facts.offloads.empty() ? "none" : facts.offloads));
+  if (address.value().scheme != Address::Scheme::kUdp) options.restart_timeout_ns = 0;
   options.receive_credit_packets = facts.receive_credit_packets;
   options.more_credit = facts.more_credit;
   options.path_datagram_bytes = facts.path_datagram_bytes;

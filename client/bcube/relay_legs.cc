@@ -109,7 +109,8 @@ Status Relay::make_leg(LegAddress address, std::vector<TensorSpec> tensors, Time
   options.rank = Rank{static_cast<std::uint16_t>(bcube_.digit(options_.rank.value, address.level))};
   options.world_size = static_cast<std::uint16_t>(bcube_.switch_ports());
   options.nonce += legs_.size();
-  options.has_policy = true;  // whatever the appliance has for those who ask for none
+  options.restart_timeout_ns = 0;  // the relay moves to another appliance
+  options.has_policy = true;       // whatever the appliance has for those who ask for none
   options.policy = {};
   options.trace &= address.role < Role::kRendezvous || address.role == Role::kStandby;
   address.starts_late = address.role >= Role::kStates ||

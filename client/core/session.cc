@@ -61,7 +61,10 @@ void Session::make_store() {
 void Session::become(SessionState state) noexcept {
   switch (state) {
     case SessionState::kJoining: CHECK(state_ == SessionState::kClosed); break;
-    case SessionState::kForming: CHECK(state_ == SessionState::kJoining); break;
+    case SessionState::kForming:
+      CHECK(state_ == SessionState::kJoining || state_ == SessionState::kForming ||
+            state_ == SessionState::kRunning);
+      break;
     case SessionState::kRunning: CHECK(state_ == SessionState::kForming); break;
     case SessionState::kLeaving:
       CHECK(state_ == SessionState::kForming || state_ == SessionState::kRunning);
@@ -82,6 +85,9 @@ void Session::rejoin(std::uint64_t run_id, TimeNs now) noexcept {
   options_.store ? make_store() : make_sums();
   begin_anew(join_, options_, layout_, now);
   begin_anew(membership_, options_);
+  has_started_ = changed_ = false;
+  asking_.reset();
+  resumption_.reset();
   facts_ = {};
   failure_ = {};
   missing_ = {};
@@ -102,6 +108,7 @@ void Session::fail(Status why, bool tell, TimeNs now) {
 
 void Session::close(Event event, TimeNs now) {
   CHECK(event.kind == Event::Kind::kFailed || event.kind == Event::Kind::kLeft);
+  asking_.reset();
   last_stall_ = describe_stall(now);
   become(SessionState::kClosed);
   const Status why = status();
@@ -117,6 +124,7 @@ void Session::leave(wire::LeaveReason reason, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
   if (state_ == SessionState::kJoining) return close({.kind = Event::Kind::kLeft}, now);
   become(SessionState::kLeaving);
+  asking_.reset();
   CHECK(link_.joined());
   // Whoever leaves in the middle of a step has given the others half a gradient, and in the middle
   // of a collective they wait for the rest of it: that is no finish.
@@ -170,7 +178,11 @@ Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
   switch (packet.type()) {
     case wire::PacketType::kChallenge:
     case wire::PacketType::kAccept:
-    case wire::PacketType::kRefuse: return Verdict::kDuplicate;  // late answers to the join
+    case wire::PacketType::kPreparing:
+    case wire::PacketType::kDiffers:
+    case wire::PacketType::kRefuse:
+      return is_asking() ? handle_answer_to_asking(packet, now)
+                         : Verdict::kDuplicate;  // a late answer to the join
     default: break;
   }
   CHECK(link_.joined());
@@ -179,6 +191,7 @@ Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
   if (common.job != link_.identity.job) return Verdict::kUnknownJob;
   if (common.rank != link_.identity.rank) return Verdict::kBadRank;
   membership_.heard(now);
+  asking_.reset();
   switch (packet.type()) {
     case wire::PacketType::kStatus:
     case wire::PacketType::kPing:
@@ -219,11 +232,7 @@ void Session::act_on_join(TimeNs now) {
 void Session::after_join(TimeNs now) {
   CHECK(state_ == SessionState::kJoining && !link_.joined());
   const wire::Accept& accept = join_.accept();
-  const std::uint16_t shards = accept.shards;
-  link_.identity = join_.identity();
-  link_.flows.assign(shards,
-                     Flow(std::max(options_.receive_credit_packets / shards, kMinFlowCredit)));
-  link_.counters.shards = shards;
+  use_flows(join_);
   facts_ = {.policy = accept.policy,
             .window_steps = accept.window,
             .resync_hold_ms = accept.resync_hold_ms,
@@ -231,17 +240,33 @@ void Session::after_join(TimeNs now) {
   Status joined;
   for (Stream* const one : streams_)
     if (Status status = one->join(accept); joined.ok()) joined = std::move(status);
-  membership_.begin(link_.identity, now);
+  membership_.begin(link_.identity, {.restart_ns = restart_timeout_ns()}, now);
   become(SessionState::kForming);
   if (!joined.ok()) return fail(std::move(joined), true, now);
   link_.events.push({.kind = Event::Kind::kJoined});
 }
 
+void Session::use_flows(const JoinMachine& join) {
+  const std::uint16_t shards = join.accept().shards;
+  link_.identity = join.identity();
+  link_.flows.assign(shards,
+                     Flow(std::max(options_.receive_credit_packets / shards, kMinFlowCredit)));
+  link_.counters.shards = shards;
+}
+
 void Session::start(TimeNs now) {
   become(SessionState::kRunning);
   CHECK(link_.joined() && link_.shard_count() != 0);
+  const bool resumes = changed_ && membership_.resume_step() != 0;
+  if (!std::exchange(has_started_, true))
+    link_.events.push({.kind = Event::Kind::kStarted});
+  else if (!resumes)
+    return fail({StatusCode::kRefused, place() + "the appliance has begun the job anew, and this "
+                                                 "rank is in the middle of it"},
+                true, now);
+  if (resumes) return begin_exchange(now);
+  changed_ = false;
   for (Stream* const one : streams_) one->start(now);
-  link_.events.push({.kind = Event::Kind::kStarted});
   work(now);
 }
 
@@ -285,6 +310,7 @@ void Session::handle_timeout(TimeNs now) {
   }
   CHECK(link_.joined());
   act(membership_.handle_timeout(now), now);
+  if (state_ != SessionState::kClosed && now >= next_asking()) ask_again(now);
   if (state_ == SessionState::kForming && now >= stall_report_due()) report_stall(now);
   if (state_ != SessionState::kRunning) return;
   for (Flow& flow : link_.flows) flow.handle_timeout(now);
@@ -296,7 +322,7 @@ void Session::handle_timeout(TimeNs now) {
 TimeNs Session::next_timeout() const noexcept {
   if (state_ == SessionState::kClosed) return kNever;
   if (state_ == SessionState::kJoining) return std::min(join_.next_timeout(), stall_report_due());
-  TimeNs next_ns = membership_.next_timeout();
+  TimeNs next_ns = std::min(membership_.next_timeout(), next_asking());
   if (state_ == SessionState::kForming) return std::min(next_ns, stall_report_due());
   if (state_ != SessionState::kRunning) return next_ns;
   next_ns = std::min(next_ns, stall_report_due());

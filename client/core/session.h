@@ -6,10 +6,11 @@
 // drives it: handle_datagram() for what arrived, then poll_transmit() until false, then sleep until
 // next_timeout() at most. The application's calls only note what is wanted; the next
 // poll_transmit() acts on it. One thread at a time. No allocation after start-up but for error
-// texts, a received state, and events that nobody polls.
+// texts, a received state, an appliance that has restarted, and events that nobody polls.
 //
-// session.cc: the control side; session_data.cc: data packets in and out;
-// session_resync.cc: another rank's state; stall.cc: what a step waits for.
+// session.cc: the control side; session_data.cc: data packets in and out; session_restart.cc: an
+// appliance that is lost and comes back; session_resync.cc: another rank's state; stall.cc: what a
+// step waits for.
 #pragma once
 
 #include <array>
@@ -26,6 +27,7 @@
 #include "client/core/calls/calls.h"
 #include "client/core/calls/error_prefix.h"
 #include "client/core/calls/types.h"
+#include "client/core/handover/resumption.h"
 #include "client/core/link/link.h"
 #include "client/core/member/driven.h"
 #include "client/core/member/join.h"
@@ -156,6 +158,7 @@ class Session final : public Calls, public Driven {
   Verdict handle_control(const wire::Packet& packet, TimeNs now);
   void become(SessionState state) noexcept;
   void after_join(TimeNs now);
+  void use_flows(const JoinMachine& join);
   void start(TimeNs now);
   void act(Membership::Change change, TimeNs now);
   // The first failure ends the session. `tell`: the appliance does not know yet.
@@ -168,6 +171,21 @@ class Session final : public Calls, public Driven {
   void caught_up(TimeNs now) noexcept {
     if (transfers_ != nullptr) transfers_->caught_up(now);
   }
+
+  // ---- session_restart.cc ----
+  // What the job waits for when its appliance is lost; 0: it does not. Known since the join.
+  DurationNs restart_timeout_ns() const noexcept;
+  bool is_asking() const noexcept { return asking_.has_value(); }
+  TimeNs next_asking() const noexcept;
+  void ask_again(TimeNs now);
+  Verdict handle_answer_to_asking(const wire::Packet& packet, TimeNs now);
+  void act_on_asking(TimeNs now);
+  void change_appliance(TimeNs now);
+  void begin_exchange(TimeNs now);
+  void advance_exchange(TimeNs now);
+  void end_exchange(TimeNs now);
+  std::string describe_silence(TimeNs now) const;
+  std::string describe_restart(TimeNs now) const;
 
   // ---- session_data.cc ----
   Verdict handle_data(const wire::Packet& packet, TimeNs now);
@@ -207,6 +225,12 @@ class Session final : public Calls, public Driven {
   JoinMachine join_;
   Membership membership_;
   const std::size_t datagram_bytes_;
+  bool has_started_ = false;  // the job, for this worker
+  // Of an appliance that is lost. A join is on its way while it is silent.
+  std::optional<JoinMachine> asking_;
+  std::optional<Resumption> resumption_;  // while the ranks state what they know
+  bool changed_ = false;                  // the appliance, which the ranks have yet to agree about
+  TimeNs lost_ns_ = 0;                    // when the one before was heard last
   MissingReport missing_;
   TimeNs stall_reported_ns_ = 0;
   std::string last_stall_;  // when it ended

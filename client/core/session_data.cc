@@ -65,7 +65,8 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   const bool is_result = id.has_value() && !is_answer;
   Stream* const stream = id ? find(*id) : nullptr;
   // All ranks must have joined before a shard sends anything; the status that says so was lost.
-  if (is_result && membership_.note_running()) start(now);
+  // Of an appliance that is back, the status also says with which step.
+  if (is_result && !changed_ && membership_.note_running()) start(now);
   if (id && stream == nullptr) return is_result ? Verdict::kBadType : Verdict::kBadStream;
   if (state_ != SessionState::kRunning) return Verdict::kNotStarted;
 
@@ -82,6 +83,7 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   if (is_answer) remember_missing(packet, now);
   if (stream != nullptr)
     verdict = is_answer ? stream->handle_answer(packet, now) : stream->handle_result(packet, now);
+  if (resumption_ && !collectives_.exchanges() && link_.failure.ok()) advance_exchange(now);
   if (feedback.flags & wire::kFlagPulled) ++link_.counters.results_pulled;
   tensor_stream().confirm_arrived(*shard);
   if (!link_.failure.ok()) {
@@ -144,7 +146,9 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
     transmit.bytes = join_.poll_transmit(out);
   } else {
     while (has_call() && act_on_call(now)) continue;
-    if (membership_.has_control()) {
+    if (is_asking()) transmit.bytes = asking_->poll_transmit(out);
+    if (transmit.bytes != 0) {
+    } else if (membership_.has_control()) {
       for (Stream* const one : streams_) one->update_counters(now);
       transmit.bytes = membership_.poll_transmit(out, link_.counters, now);
     } else if (state_ != SessionState::kRunning) {

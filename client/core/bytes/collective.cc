@@ -36,26 +36,65 @@ Status Collectives::join(const wire::Accept& accept) {
 void Collectives::start(TimeNs now) {
   CHECK(!started_);
   started_ = true;
-  if (busy_) begin_piece(now);
+  if (call_) run(*call_, now);
 }
 
 void Collectives::begin_call(std::optional<Rank> root, void* buffer, std::size_t bytes,
                              TimeNs now) {
-  CHECK(!busy_ && (!root || root->value < options_.world_size));
-  CHECK(offset_ == bytes_);  // the last call is over
-  busy_ = true;
-  root_ = root.value_or(Rank{});
-  buffer_ = static_cast<std::uint8_t*>(buffer);
-  bytes_ = bytes;
+  CHECK(!call_ && (!root || root->value < options_.world_size));
+  call_ = {.root = root, .buffer = static_cast<std::uint8_t*>(buffer), .bytes = bytes};
+  if (started_ && !exchanging_) run(*call_, now);
+}
+
+void Collectives::run(const Call& call, TimeNs now) {
+  CHECK(started_ && !running_);
+  running_ = true;
+  root_ = call.root.value_or(Rank{});
+  buffer_ = call.buffer;
+  bytes_ = call.bytes;
   offset_ = 0;
   since_barrier_ = 0;
   failure_ = {};
-  if (started_) begin_piece(now);
+  begin_piece(now);
+}
+
+// ---- an appliance that is lost and comes back ----
+
+void Collectives::change_appliance() noexcept {
+  begin_anew();
+  started_ = exchanging_ = running_ = false;
+  changed_ = true;
+}
+
+void Collectives::begin_exchange() noexcept {
+  CHECK(!started_ && !running_);
+  started_ = exchanging_ = true;
+}
+
+void Collectives::exchange(Rank root, std::span<std::uint8_t> buffer, TimeNs now) {
+  CHECK(exchanging_ && root.value < options_.world_size);
+  run({.root = root, .buffer = buffer.data(), .bytes = buffer.size()}, now);
+}
+
+void Collectives::end_exchange(bool call_is_over, TimeNs now) {
+  CHECK(exchanging_ && !running_ && (call_ || !call_is_over));
+  exchanging_ = false;
+  if (call_is_over)
+    end_call(current_step());
+  else if (call_)
+    run(*call_, now);
+}
+
+void Collectives::end_call(Step step) {
+  CHECK(call_.has_value());
+  call_.reset();
+  ++calls_ended_;
+  link_.events.push({.kind = Event::Kind::kCollectiveDone, .step = step, .status = failure_});
 }
 
 // The next step of the call: data while there is some and the window allows, else a barrier.
 void Collectives::begin_piece(TimeNs now) noexcept {
-  CHECK(busy_ && offset_ <= bytes_ && since_barrier_ <= kBroadcastsPerBarrier);
+  CHECK(running_ && offset_ <= bytes_ && since_barrier_ <= kBroadcastsPerBarrier);
   const std::size_t left = bytes_ - offset_;
   Piece piece;
   last_ = left == 0 && since_barrier_ < kBroadcastsPerBarrier;
@@ -91,7 +130,7 @@ void Collectives::mismatch(const wire::Operation& other) {
 }
 
 void Collectives::piece_done(bool lost, TimeNs now) {
-  CHECK(busy_ && offset_ + piece().bytes <= bytes_);
+  CHECK(running_ && offset_ + piece().bytes <= bytes_);
   CHECK(!lost || piece().kind == CollectiveKind::kBroadcast);
   const Step step = current_step();
   offset_ = lost ? bytes_ : offset_ + piece().bytes;
@@ -102,8 +141,8 @@ void Collectives::piece_done(bool lost, TimeNs now) {
                           ", has left or was lost before all of it was sent; the job goes on");
   if (last_) {
     CHECK(offset_ == bytes_);
-    busy_ = false;
-    link_.events.push({.kind = Event::Kind::kCollectiveDone, .step = step, .status = failure_});
+    running_ = false;
+    if (!exchanging_) end_call(step);
   }
   if (step >= kLastStep)
     return link_.fail({StatusCode::kExhausted,
@@ -111,7 +150,7 @@ void Collectives::piece_done(bool lost, TimeNs now) {
                            " was the last one, its number cannot grow: start a new job "
                            "from a checkpoint"});
   next_step();
-  if (busy_) begin_piece(now);
+  if (running_) begin_piece(now);
 }
 
 Verdict Collectives::handle_answer(const wire::Packet& packet, TimeNs now) {
@@ -127,6 +166,7 @@ Verdict Collectives::handle_answer(const wire::Packet& packet, TimeNs now) {
 
 std::string Collectives::describe_step() const {
   if (!started_) return "a collective that waits for the job to start";
+  if (exchanging_) return "what the ranks know of the step in which the appliance was lost";
   return "collective step " + std::to_string(current_step()) + ", " +
          describe_operation(piece().operation());
 }

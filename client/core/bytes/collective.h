@@ -32,13 +32,30 @@ class Collectives final : public PieceStream {
   void begin_call(std::optional<Rank> root, void* buffer, std::size_t bytes, TimeNs now);
   // The call under way, by its step: "collective step 3, a broadcast step of 4096 bytes from rank
   // 0"; empty: none.
-  std::string describe_call() const { return busy_ ? describe_step() : std::string(); }
+  std::string describe_call() const { return call_ ? describe_step() : std::string(); }
+
+  // ---- an appliance that is lost and comes back ----
+  // Calls of the application that have ended, each alike for all ranks.
+  std::uint32_t calls_ended() const noexcept { return calls_ended_; }
+  // At another appliance, which knows nothing of the call under way: that waits for end_exchange().
+  void change_appliance() noexcept;
+  // All ranks are there. From now on broadcasts are the session's own, by exchange(), one at a
+  // time; its end is no event.
+  void begin_exchange() noexcept;
+  void exchange(Rank root, std::span<std::uint8_t> buffer, TimeNs now);
+  bool exchanges() const noexcept { return exchanging_ && running_; }
+  // The call that was under way begins again, unless it is over: it ends with a barrier, and then
+  // every rank has had all of its bytes before.
+  void end_exchange(bool call_is_over, TimeNs now);
+  bool has_call() const noexcept { return call_.has_value(); }
 
   // Whoever joins a running job begins where the others are.
   Status join(const wire::Accept& accept) override;
   void start(TimeNs now) override;
-  bool owes_others() const noexcept override { return in_progress(); }
-  bool in_progress() const noexcept override { return busy_ && started_; }
+  bool owes_others() const noexcept override {
+    return in_progress() || (changed_ && call_.has_value());
+  }
+  bool in_progress() const noexcept override { return running_; }
   std::string describe(TimeNs now) const override;
   Verdict handle_result(const wire::Packet& packet, TimeNs now) override;
   Verdict handle_answer(const wire::Packet& packet, TimeNs now) override;
@@ -46,14 +63,26 @@ class Collectives final : public PieceStream {
  private:
   void piece_done(bool lost, TimeNs now) override;
   void mismatch(const wire::Operation& other) override;
+  struct Call {
+    std::optional<Rank> root;  // none: a barrier
+    std::uint8_t* buffer = nullptr;
+    std::size_t bytes = 0;
+  };
+
   std::string describe_step() const;
+  void run(const Call& call, TimeNs now);
+  void end_call(Step step);
   void begin_piece(TimeNs now) noexcept;
   bool is_root() const noexcept { return options_.rank == root_; }
 
   const SessionOptions& options_;
   bool started_ = false;
-  bool busy_ = false;
-  // The call under way.
+  bool changed_ = false;      // the appliance, since the job has started
+  bool exchanging_ = false;   // what runs is the session's
+  bool running_ = false;      // steps of a call are under way
+  std::optional<Call> call_;  // of the application
+  std::uint32_t calls_ended_ = 0;
+  // The call that runs.
   Rank root_{};
   std::uint8_t* buffer_ = nullptr;
   std::size_t bytes_ = 0;

@@ -52,6 +52,16 @@ void PieceStream::move_to(Step step) noexcept {
   step_ = step;
 }
 
+void PieceStream::begin_anew() noexcept {
+  recovery_->begin_step();
+  queue_.clear();
+  chunks_left_ = 0;
+  early_ = 0;
+  passed_step_ = 0;
+  held_ = false;
+  step_ = 1;
+}
+
 std::uint32_t PieceStream::chunks_of(const Piece& piece) const noexcept {
   return static_cast<std::uint32_t>((piece.bytes + chunk_bytes_ - 1) / chunk_bytes_);
 }

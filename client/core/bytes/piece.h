@@ -76,6 +76,8 @@ class PieceStream : public Stream {
   void begin(const Piece& piece, TimeNs now) noexcept;
   // The next piece's step is not open yet: it sends nothing before an answer says that it is.
   void hold() noexcept { held_ = true; }
+  // At another appliance, with flows of its own: nothing is under way, and steps begin at 1.
+  void begin_anew() noexcept;
   // Nothing of the step under way is wanted any more; the next piece is that of `step`.
   void move_to(Step step) noexcept;
   void next_step() noexcept {

@@ -43,7 +43,8 @@ namespace sluice::client {
   X(detours, "times that another switch of a BCube's level stood in for this rank's own")        \
   X(detoured_lanes, "lanes of a BCube that are on such another switch now")                      \
   X(receive_drops,                                                                               \
-    "datagrams, or trains of them, that came and found no room; as lost ones they are asked for")
+    "datagrams, or trains of them, that came and found no room; they are asked for as lost")     \
+  X(appliance_restarts, "times that the job went on after its appliance had come back")
 
 struct Counters {
 #define X(name, help) std::uint64_t name = 0;

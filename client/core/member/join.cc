@@ -13,6 +13,8 @@
 namespace sluice::client {
 namespace {
 
+// When the appliance is back, all wait for the last rank that asks.
+constexpr DurationNs kRetryAgain = 100 * kMillisecond;
 constexpr DurationNs kFirstRetry = 100 * kMillisecond;
 // As often as keepalives, so that an appliance that has admitted this worker, whose port comes and
 // goes, hears of it and does not end the job.
@@ -72,13 +74,16 @@ std::size_t join_bytes(const Layout& layout, std::size_t world_size) noexcept {
                   wire::datagram_bytes(layout.chunk_bytes(), world_size));
 }
 
-JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, TimeNs now)
+JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, TimeNs now,
+                         std::optional<Again> again)
     : options_(options),
       layout_(layout),
       request_(make_request(options, layout)),
       identity_{.rank = options.rank.value},
       padded_bytes_(join_bytes(layout, options.world_size)),
       bare_bytes_(kBareBytes),
+      patience_ns_(again ? again->patience_ns : options.connect_timeout_ns),
+      last_retry_ns_(again ? kRetryAgain : kLastRetry),
       started_ns_(now),
       answered_ns_(now),
       next_send_ns_(now + kFirstRetry),
@@ -87,6 +92,8 @@ JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, Ti
     prints_.push_back(layout.fingerprint(first, request_.print_tensors));
   request_.print_count = static_cast<std::uint16_t>(prints_.size());
   request_.datagram_bytes = static_cast<std::uint16_t>(padded_bytes_);
+  request_.was_member = again.has_value();
+  if (again) request_.resume_step = again->resume_step;
   const std::size_t carried_bytes = std::min(options.path_datagram_bytes, kMaxDatagramBytes);
   if (options.job_name.empty() || options.job_name.size() > kMaxJobNameBytes)
     fail(StatusCode::kInvalidArgument,
@@ -251,18 +258,18 @@ std::size_t JoinMachine::poll_transmit(std::span<std::uint8_t> out) noexcept {
 
 TimeNs JoinMachine::next_timeout() const noexcept {
   if (outcome_ != Outcome::kPending) return kNever;
-  return std::min(next_send_ns_, answered_ns_ + options_.connect_timeout_ns);
+  return std::min(next_send_ns_, answered_ns_ + patience_ns_);
 }
 
 void JoinMachine::handle_timeout(TimeNs now) {
   if (outcome_ != Outcome::kPending) return;
-  if (now - answered_ns_ >= options_.connect_timeout_ns)
+  if (now - answered_ns_ >= patience_ns_)
     return preparing_ ? fail_preparing(now) : fail_unreachable(now);
   if (now < next_send_ns_) return;
   send_padded_ = true;
   send_bare_ = !padded_passes_ && can_test_size() && now - started_ns_ >= kBareAfter;
   DCHECK(retry_ns_ > 0 && padded_bytes_ >= bare_bytes_);
-  retry_ns_ = std::min(retry_ns_ * 3 / 2, kLastRetry);
+  retry_ns_ = std::min(retry_ns_ * 3 / 2, last_retry_ns_);
   next_send_ns_ = now + retry_ns_;
 }
 

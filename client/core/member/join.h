@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,7 +27,13 @@ std::size_t join_bytes(const Layout& layout, std::size_t world_size) noexcept;
 
 class JoinMachine {
  public:
-  JoinMachine(const SessionOptions& options, const Layout& layout, TimeNs now);
+  // Of a process that joins once more because its appliance is silent.
+  struct Again {
+    Step resume_step = 0;  // that it is in; 0: the job has not started for it
+    DurationNs patience_ns = 0;
+  };
+  JoinMachine(const SessionOptions& options, const Layout& layout, TimeNs now,
+              std::optional<Again> again = {});
 
   enum class Outcome : std::uint8_t { kPending, kAccepted, kFailed };
   Outcome outcome() const noexcept { return outcome_; }
@@ -69,6 +76,8 @@ class JoinMachine {
   wire::Accept accept_;
   const std::size_t padded_bytes_;
   const std::size_t bare_bytes_;
+  const DurationNs patience_ns_;
+  const DurationNs last_retry_ns_;
   const TimeNs started_ns_;
   TimeNs answered_ns_;      // patience counts from here: the start, or the last sign of progress
   bool preparing_ = false;  // the last answer said so

@@ -53,8 +53,11 @@ void Membership::become(Phase phase) noexcept {
   phase_ = phase;
 }
 
-void Membership::begin(const wire::Sender& identity, TimeNs now) noexcept {
+void Membership::begin(const wire::Sender& identity, Restart restart, TimeNs now) noexcept {
   CHECK(identity.cookie != 0 && phase_ == Phase::kForming);
+  survives_restart_ = restart.restart_ns != 0;
+  patience_ns_ = std::max(options_.silence_timeout_ns, restart.restart_ns);
+  forming_patience_ns_ = restart.returns ? restart.restart_ns : options_.join_timeout_ns;
   identity_ = identity;
   joined_ns_ = grown_ns_ = heard_ns_ = woke_ns_ = now;
   send_keepalive_ = true;
@@ -77,20 +80,25 @@ Membership::Change Membership::handle(const wire::Packet& packet, TimeNs now, Ve
       send_keepalive_ = phase_ != Phase::kOver;
       return Change::kNone;
     }
-    case wire::PacketType::kNotice: {
-      verdict = Verdict::kJobEnded;
-      if (phase_ == Phase::kOver) return Change::kNone;
-      if (phase_ == Phase::kLeaving) {  // it ends for this worker either way
-        become(Phase::kOver);
-        return Change::kLeft;
-      }
-      std::string why(packet.text());
-      const std::string name = "job '" + options_.job_name + "': ";  // the place has it already
-      if (why.starts_with(name)) why.erase(0, name.size());
-      return fail(code_of(packet.body<wire::Notice>().code), std::move(why));
-    }
+    case wire::PacketType::kNotice: verdict = Verdict::kJobEnded; return handle_notice(packet);
     default: verdict = Verdict::kDuplicate; return Change::kNone;  // late answers to the join
   }
+}
+
+Membership::Change Membership::handle_notice(const wire::Packet& packet) {
+  if (phase_ == Phase::kOver) return Change::kNone;
+  if (phase_ == Phase::kLeaving) {  // it ends for this worker either way
+    become(Phase::kOver);
+    return Change::kLeft;
+  }
+  const wire::NoticeCode code = packet.body<wire::Notice>().code;
+  std::string why(packet.text());
+  const std::string name = "job '" + options_.job_name + "': ";  // the place has it already
+  if (why.starts_with(name)) why.erase(0, name.size());
+  if (code != wire::NoticeCode::kShutdown || !survives_restart_)
+    return fail(code_of(code), std::move(why));
+  shutdown_ = std::move(why);
+  return Change::kNone;
 }
 
 Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs now) {
@@ -108,6 +116,7 @@ Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs 
   CHECK(phase_ == Phase::kForming || phase_ == Phase::kRunning);
   if (joined_count_ != body.joined_count) grown_ns_ = now;
   joined_count_ = body.joined_count;
+  resume_step_ = body.resume_step;
   const bool starts = phase_ == Phase::kForming && body.state == wire::JobState::kRunning;
   if (starts) become(Phase::kRunning);
   if (phase_ == Phase::kRunning && body.state == wire::JobState::kForming) return Change::kNone;
@@ -147,11 +156,8 @@ Membership::Change Membership::handle_timeout(TimeNs now) {
   }
   if (now >= ended_by_ns_)
     return fail(StatusCode::kClosed, "the appliance says that the job has ended");
-  if (now - heard_ns_ >= options_.silence_timeout_ns)
-    return fail(StatusCode::kUnreachable, "the appliance has been silent for " +
-                                              seconds_text(now - heard_ns_) +
-                                              ": look at its log, and at the network between");
-  if (phase_ == Phase::kForming && now - joined_ns_ >= options_.join_timeout_ns)
+  if (now - heard_ns_ >= patience_ns_) return fail_silent(now);
+  if (phase_ == Phase::kForming && now - joined_ns_ >= forming_patience_ns_)
     return fail(StatusCode::kTimedOut, describe_absent(now));
   if (now >= next_send_ns_) {
     send_keepalive_ = true;
@@ -160,12 +166,23 @@ Membership::Change Membership::handle_timeout(TimeNs now) {
   return Change::kNone;
 }
 
+Membership::Change Membership::fail_silent(TimeNs now) {
+  std::string text = "the appliance has been silent for " + seconds_text(now - heard_ns_);
+  if (survives_restart_)
+    text += " and has not come back within restart_timeout";
+  else if (options_.restart_timeout_ns != 0)
+    text += std::string(", and ") + (options_.store ? "a parameter store" : "a job with k < n") +
+            " does not go on when its appliance restarts";
+  if (!shutdown_.empty()) text += " (it had said: " + shutdown_ + ")";
+  return fail(StatusCode::kUnreachable, text + ": look at its log, and at the network between");
+}
+
 TimeNs Membership::next_timeout() const noexcept {
   if (phase_ == Phase::kOver) return kNever;
   if (phase_ == Phase::kLeaving) return std::min(next_send_ns_, leave_until_ns_);
   TimeNs next_ns = std::min(next_send_ns_, ended_by_ns_);
-  next_ns = std::min(next_ns, heard_ns_ + options_.silence_timeout_ns);
-  if (phase_ == Phase::kForming) next_ns = std::min(next_ns, joined_ns_ + options_.join_timeout_ns);
+  next_ns = std::min(next_ns, heard_ns_ + patience_ns_);
+  if (phase_ == Phase::kForming) next_ns = std::min(next_ns, joined_ns_ + forming_patience_ns_);
   return next_ns;
 }
 

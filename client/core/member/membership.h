@@ -18,7 +18,13 @@ class Membership {
  public:
   explicit Membership(const SessionOptions& options) noexcept : options_(options) {}
 
-  void begin(const wire::Sender& identity, TimeNs now) noexcept;
+  struct Restart {
+    // The job goes on when the appliance comes back within that time. Then neither silence nor the
+    // notice of a shutdown ends it before. 0: both do.
+    DurationNs restart_ns = 0;
+    bool returns = false;  // it has come back, and the other ranks have that time to do so
+  };
+  void begin(const wire::Sender& identity, Restart restart, TimeNs now) noexcept;
 
   // What a control packet or a timeout brought; the session acts on it.
   enum class Change : std::uint8_t { kNone, kStarted, kLeft, kFailed };
@@ -38,11 +44,15 @@ class Membership {
   }
   // Any packet of this job came from the appliance.
   void heard(TimeNs now) noexcept { heard_ns_ = now; }
+  TimeNs heard_ns() const noexcept { return heard_ns_; }
   void leave(const wire::Leave& body, TimeNs now) noexcept;
   // After a failure: one LEAVE, so that the other ranks learn of it, and nothing else.
   void farewell(const wire::Leave& body) noexcept;
   // Why the last change was kFailed.
   const Status& failure() const noexcept { return failure_; }
+  // The job runs, and goes on from an appliance that is lost with this step, as the last status
+  // said; 0: it is new.
+  Step resume_step() const noexcept { return resume_step_; }
   // Members, as the last status said.
   std::uint16_t joined_count() const noexcept { return joined_count_; }
   // Ranks that have not joined, or are gone, as the last status said: "ranks 2, 5, 7".
@@ -57,7 +67,9 @@ class Membership {
 
   void become(Phase phase) noexcept;
   Change fail(StatusCode code, std::string message);
+  Change handle_notice(const wire::Packet& packet);
   Change handle_status(const wire::Packet& packet, TimeNs now);
+  Change fail_silent(TimeNs now);
   void note_wakeup(TimeNs now) noexcept;
   std::string describe_absent(TimeNs now) const;
 
@@ -74,8 +86,13 @@ class Membership {
   TimeNs woke_ns_ = 0;
   TimeNs next_send_ns_ = kNever;  // keepalive, or the repeated leave
   TimeNs leave_until_ns_ = kNever;
-  TimeNs ended_by_ns_ = kNever;  // a status said that the job is over; its notice may follow
+  TimeNs ended_by_ns_ = kNever;         // a status said that the job is over; its notice may follow
+  DurationNs patience_ns_ = 0;          // with a silent appliance
+  DurationNs forming_patience_ns_ = 0;  // with ranks that do not come
+  bool survives_restart_ = false;
+  std::string shutdown_;  // what an appliance that ends has said
   std::uint16_t joined_count_ = 0;
+  Step resume_step_ = 0;
   std::uint64_t missing_[kMaskWords] = {};
   std::uint64_t unseen_[kMaskWords] = {};  // of a forming job: ranks that no status had as members
   Status failure_;

@@ -1,5 +1,7 @@
 // The receive arena: the results of the step under way that arrived before their tensor was
-// submitted. One step's worth of memory, allocated at the join of a job that tolerates stragglers.
+// submitted, in a job that tolerates stragglers; in another one the newest result of each chunk,
+// for ranks that lack it when the appliance is lost. One step's worth of memory, allocated at the
+// join.
 //
 // Results of later steps are not kept: they are pulled when their step is applied, so a straggler
 // does not need as many models of memory as the window has steps. It knows chunks, no tensors.
@@ -44,9 +46,14 @@ class ReceiveArena {
   bool absent(ChunkIndex chunk) const noexcept { return entries_[chunk].absent; }
   // False: it is here already.
   bool store(ChunkIndex chunk, const ChunkResult& result) noexcept {
+    if (entries_[chunk].present) return false;
+    replace(chunk, result);
+    return true;
+  }
+  // As store(), in the place of the one that is here.
+  void replace(ChunkIndex chunk, const ChunkResult& result) noexcept {
     CHECK(chunk < entries_.size() && result.payload.size() <= chunk_bytes_);
     Entry& entry = entries_[chunk];
-    if (entry.present) return false;
     entry = {.summed = result.summed,
              .bytes = static_cast<std::uint16_t>(result.payload.size()),
              .non_finite = result.non_finite,
@@ -56,7 +63,6 @@ class ReceiveArena {
              .is_entry = result.is_entry};
     if (!result.payload.empty())
       std::memcpy(&data_[chunk * chunk_bytes_], result.payload.data(), result.payload.size());
-    return true;
   }
   // Precondition: has(chunk).
   ChunkResult get(ChunkIndex chunk) const noexcept {

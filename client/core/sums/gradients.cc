@@ -49,7 +49,35 @@ Status GradientStream::join(const wire::Accept& accept) {
 }
 
 void GradientStream::set_up(const wire::Accept& accept) {
-  CHECK(!recovery_ && accept.shards == link_.shard_count());
+  CHECK(!recovery_);
+  make_flows(accept);
+  const PolicyOptions policy = accept.policy;
+  const AveragingChoice averaging = resolved(options_.averaging, policy);
+  for (std::uint32_t tensor = 0; tensor < layout_.tensor_count(); ++tensor) {
+    const bool is_sum = layout_.result_dtype(tensor) == Dtype::kFloat32;
+    tensors_.set_averaging(tensor, !layout_.tensor(tensor).relayed ? averaging
+                                   : is_sum                        ? AveragingChoice::kSum
+                                                                   : AveragingChoice::kWeight);
+  }
+  if (!policy.tolerates_stragglers()) {
+    // A rank that is alone has all results that there are.
+    if (options_.restart_timeout_ns != 0 && options_.world_size > 1)
+      kept_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
+    return;
+  }
+  arena_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
+  late_.join(policy, layout_.chunk_count(), layout_.chunk_bytes());
+  first_step_ = std::max<Step>(1, accept.first_steps[index_of(id())]);
+  if (accept.rejoined != 0)
+    tensors_.fall_behind({StatusCode::kBehind,
+                          error_prefix(options_) +
+                              "this rank has joined a job that runs and needs the state of another "
+                              "rank first (resync)"});
+}
+
+// What depends on the appliance.
+void GradientStream::make_flows(const wire::Accept& accept) {
+  CHECK(accept.shards == link_.shard_count());
   scheduler_.emplace(options_.schedule, ScheduleSetup{.shard_count = accept.shards,
                                                       .chunk_count = layout_.chunk_count(),
                                                       .chunk_bytes = layout_.chunk_bytes(),
@@ -65,23 +93,6 @@ void GradientStream::set_up(const wire::Accept& accept) {
   for (std::uint16_t shard = 0; relays && shard < accept.shards; ++shard)
     departures_[shard] = Ring<Departure>(departures);
   recovery_.emplace(layout_.chunk_count(), accept.shards, layout_.first_chunks());
-  const PolicyOptions policy = accept.policy;
-  const AveragingChoice averaging = resolved(options_.averaging, policy);
-  for (std::uint32_t tensor = 0; tensor < layout_.tensor_count(); ++tensor) {
-    const bool is_sum = layout_.result_dtype(tensor) == Dtype::kFloat32;
-    tensors_.set_averaging(tensor, !layout_.tensor(tensor).relayed ? averaging
-                                   : is_sum                        ? AveragingChoice::kSum
-                                                                   : AveragingChoice::kWeight);
-  }
-  if (!policy.tolerates_stragglers()) return;
-  arena_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
-  late_.join(policy, layout_.chunk_count(), layout_.chunk_bytes());
-  first_step_ = std::max<Step>(1, accept.first_steps[index_of(id())]);
-  if (accept.rejoined != 0)
-    tensors_.fall_behind({StatusCode::kBehind,
-                          error_prefix(options_) +
-                              "this rank has joined a job that runs and needs the state of another "
-                              "rank first (resync)"});
 }
 
 void GradientStream::start(TimeNs now) {
@@ -93,6 +104,7 @@ void GradientStream::start(TimeNs now) {
 // ---- the application's calls ----
 
 bool GradientStream::schedule_next(TimeNs now) {
+  if (!may_schedule()) return false;
   const auto ready = std::find_if(measuring_.begin(), measuring_.end(), [&](std::uint32_t tensor) {
     return residuals_.measured(tensor);
   });
@@ -101,7 +113,7 @@ bool GradientStream::schedule_next(TimeNs now) {
   if (ready != measuring_.end()) {
     tensor = *ready;
     measuring_.erase(ready);
-  } else if (started_ && tensors_.next_joined(tensor)) {
+  } else if (tensors_.next_joined(tensor)) {
     if (has_data(tensor)) {
       const Submission& submission = tensors_.submission(tensor);
       residuals_.begin_step(tensor, static_cast<const float*>(submission.input), submission.far);
@@ -209,7 +221,8 @@ Priority GradientStream::block_priority(std::uint32_t block) const noexcept {
   Priority least_urgent = 0;
   for (ChunkIndex chunk = first; chunk < end;) {
     const std::uint32_t index = layout_.chunk(chunk).tensor;
-    if (tensors_.active(index)) least_urgent = std::max(least_urgent, priority_of(index));
+    if (tensors_.active(index) || handed_.step != 0)
+      least_urgent = std::max(least_urgent, priority_of(index));
     chunk = layout_.first_chunk(index + 1);
   }
   return least_urgent;

@@ -21,6 +21,7 @@
 #include "client/core/calls/ring.h"
 #include "client/core/calls/tensors.h"
 #include "client/core/calls/trace.h"
+#include "client/core/handover/resumption.h"
 #include "client/core/link/recovery.h"
 #include "client/core/link/stream.h"
 #include "client/core/sums/arena.h"
@@ -51,7 +52,7 @@ class GradientStream final : public Stream {
   // big. False: there was nothing to do.
   bool schedule_next(TimeNs now) override;
   bool has_next() const noexcept override {
-    return (started_ && tensors_.has_joined()) || (!measuring_.empty() && is_measured());
+    return may_schedule() && (tensors_.has_joined() || (!measuring_.empty() && is_measured()));
   }
 
   // ---- stragglers ----
@@ -78,11 +79,26 @@ class GradientStream final : public Stream {
   const StepReport* report(Step step) const noexcept;
   const StepReport* last_report() const noexcept;
 
+  // ---- an appliance that is lost and comes back (handover.h has the rules) ----
+  // Another appliance has accepted this worker. Submissions, averages and residuals stay; nothing
+  // is sent before go_on().
+  void change_appliance(const wire::Accept& accept);
+  // A bit for each chunk of the step under way whose result has come.
+  const std::vector<std::uint64_t>& results() const noexcept { return results_; }
+  // All ranks know each other's results: what is held is given or taken, the rest is contributed
+  // again. Refused: what the ranks have stated can't be, or a weight that does not fit a packet.
+  Status go_on(const Resumption& resumption, TimeNs now);
+
   // ---- as a stream ----
   Step current_step() const noexcept override { return tensors_.current(); }
   // Something was submitted in the step under way and is not done.
-  bool in_progress() const noexcept override { return started_ && tensors_.begun(); }
-  bool owes_others() const noexcept override { return in_progress(); }
+  bool in_progress() const noexcept override {
+    return started_ && (tensors_.begun() || handed_.step != 0);
+  }
+  bool owes_others() const noexcept override {
+    return in_progress() || (!results_.empty() && tensors_.begun());
+  }
+  Step probe_step(std::uint32_t) const noexcept override { return step_on_wire(); }
   // kTensorLost for what is in flight, once nobody reads its memory any more.
   void give_up(const Status& why) override;
   TimeNs last_progress_ns() const noexcept override { return last_progress_ns_; }
@@ -115,6 +131,9 @@ class GradientStream final : public Stream {
 
  private:
   using Part = Tensors::Part;
+  bool may_schedule() const noexcept {
+    return started_ && (handed_.step == 0 || handed_.step == tensors_.current());
+  }
   struct LastSent {
     std::uint32_t number = 0;          // of the last contribution
     Priority unreported_priority = 0;  // the least urgent one since feedback was asked for
@@ -132,6 +151,7 @@ class GradientStream final : public Stream {
 
   // gradients.cc
   void set_up(const wire::Accept& accept);
+  void make_flows(const wire::Accept& accept);
   // Blocks until nobody reads what was submitted: before its memory is given back.
   void await_measurements() noexcept;
   void schedule(std::uint32_t tensor, TimeNs now);
@@ -184,6 +204,7 @@ class GradientStream final : public Stream {
   }
   // It has data for the chunk in the step under way.
   bool carries_data(ChunkIndex chunk, std::uint32_t tensor) const noexcept {
+    if (is_handed_over(chunk)) return is_given(chunk);
     return contributes(tensor) ? has_data(tensor) : late_.waiting(chunk);
   }
   std::span<const std::uint8_t> input_of(const ChunkSpan& span) const noexcept;
@@ -223,6 +244,36 @@ class GradientStream final : public Stream {
   void advance_open_step(Step open_step, TimeNs now) noexcept;
   void add_to_report(const wire::Packet& packet, ChunkIndex chunk, std::uint16_t members) noexcept;
 
+  // gradients_resume.cc: the step that an appliance was lost in, at the next one.
+  // The step that is handed over there, and the part of this worker in its chunks.
+  struct HandedOver {
+    Step step = 0;                       // 0: none is
+    std::vector<std::uint64_t> chunks;   // held by some rank: given, taken or neither
+    std::vector<std::uint64_t> present;  // of these, those whose result this worker has
+    std::vector<std::uint64_t> given;    // of these, those that it gives
+    std::uint32_t present_left = 0;      // that are not closed yet
+  };
+  static bool has(const std::vector<std::uint64_t>& words, ChunkIndex chunk) noexcept {
+    return has_chunk(words[chunk / kChunksPerBlock], chunk);
+  }
+  bool is_handed_over(ChunkIndex chunk) const noexcept {
+    return handed_.step != 0 && has(handed_.chunks, chunk);
+  }
+  // What was kept of it leaves.
+  bool is_given(ChunkIndex chunk) const noexcept {
+    return is_handed_over(chunk) && has(handed_.given, chunk);
+  }
+  Offer offer_handed_over(ChunkIndex chunk, const ChunkSpan& span) const noexcept;
+  void note_results();
+  Status hand_over(const Resumption& resumption, ChunkIndex chunk, bool takes_part) noexcept;
+  Verdict handed_over(TimeNs now);
+  // It ends, but for what it hands over for others.
+  bool step_is_over() const noexcept { return tensors_.all_done() && handed_.present_left == 0; }
+  // One before current_step() while only other ranks need what is handed over.
+  Step step_on_wire() const noexcept {
+    return handed_.step != 0 ? handed_.step : tensors_.current();
+  }
+
   const SessionOptions& options_;
   const Layout& layout_;
   Tensors& tensors_;
@@ -245,6 +296,12 @@ class GradientStream final : public Stream {
   std::vector<std::uint32_t> measuring_;
   std::uint32_t nil_weight_ = 1;  // of contributions without data: as the last submission's
   TimeNs last_progress_ns_ = 0;
+  // Jobs that go on when their appliance has restarted.
+  std::optional<ReceiveArena> kept_;    // the newest result of each chunk
+  std::vector<std::uint64_t> results_;  // see results(); empty: no appliance was lost yet
+  Step results_step_ = 0;               // of these
+  HandedOver handed_;
+  mutable std::uint8_t given_[kMaxChunkBytes];  // the dense payload of a result that is given
   // Jobs that tolerate stragglers.
   std::optional<ReceiveArena> arena_;
   LateChunks late_;

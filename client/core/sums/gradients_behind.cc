@@ -13,7 +13,7 @@ namespace sluice::client {
 
 Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   const auto& body = packet.body<wire::Answer>();
-  if (!started_ || body.step != current_step() || !tensors_.behind_status().ok())
+  if (!started_ || body.step != step_on_wire() || !tensors_.behind_status().ok())
     return Verdict::kProbe;
   const ChunkIndex first = body.block * kChunksPerBlock;
   if (body.block >= kMaxChunks / kChunksPerBlock || first >= layout_.chunk_count())
@@ -34,7 +34,7 @@ Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   const std::uint16_t shard = shard_of(first, link_.shard_count());
   const std::uint64_t lost = recovery_->answer(body, now, link_.flows[shard]);
   finish_unwanted(first, body.counted | body.complete, now);
-  if (body.step != current_step()) return Verdict::kProbe;  // that was the rest of it
+  if (body.step != step_on_wire()) return Verdict::kProbe;  // that was the rest of it
   send_again(body.block, lost);
   return Verdict::kProbe;
 }
@@ -44,7 +44,7 @@ void GradientStream::send_again(std::uint32_t block, std::uint64_t chunks) {
     const ChunkIndex chunk = first_chunk(block, chunks);
     DCHECK(chunk < layout_.chunk_count());
     const std::uint32_t tensor = layout_.chunk(chunk).tensor;
-    DCHECK(tensors_.active(tensor));
+    DCHECK(tensors_.active(tensor) || is_handed_over(chunk));
     scheduler_->push_again(chunk, carries_data(chunk, tensor) ? priority_of(tensor) : kNilPriority);
   }
 }

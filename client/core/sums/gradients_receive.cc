@@ -28,7 +28,7 @@ std::uint16_t member_count(const wire::Packet& packet) noexcept {
 }  // namespace
 
 Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
-  const Step current = current_step();
+  const Step current = step_on_wire();
   const auto& body = packet.body<wire::ResultHeader>();
   if (!started_) return Verdict::kNotStarted;
   if (body.step > current || !tensors_.behind_status().ok()) {
@@ -68,7 +68,7 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
     const ChunkIndex chunk = block + static_cast<ChunkIndex>(std::countr_zero(chunks));
     const Verdict verdict = take_result(packet, chunk, result, now);
     if (best == Verdict::kAccepted || is_better(verdict, best)) best = verdict;
-    if (current_step() != current) break;  // it was the step's last one
+    if (step_on_wire() != current) break;  // it was the step's last one
   }
   return best;
 }
@@ -102,6 +102,8 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
     ++link_.counters.duplicate_results;
     return Verdict::kDuplicate;
   }
+  if (is_handed_over(chunk) && has(handed_.present, chunk)) return handed_over(now);
+  if (kept_) kept_->replace(chunk, result);
   add_to_report(packet, chunk, members);
   trace_.result(span.tensor, current,
                 {.k = body.k, .first_us = body.first_age_us, .complete_us = body.complete_age_us},
@@ -248,7 +250,7 @@ Verdict GradientStream::chunk_done(std::uint32_t tensor, TimeNs now) {
   CHECK(averages_[tensor].chunks_left != 0);
   if (--averages_[tensor].chunks_left != 0) return Verdict::kFolded;
   finish_tensor(tensor, now);
-  if (tensors_.all_done()) finish_step();
+  if (step_is_over()) finish_step();
   return Verdict::kCompleted;
 }
 
@@ -302,6 +304,7 @@ void GradientStream::finish_step() {
                            " was the last one, its number cannot grow: start a new job from a "
                            "checkpoint"});
   scheduled_count_ = 0;
+  handed_ = {};
   recovery_->begin_step();
   for (Ring<Departure>& departures : departures_) departures.clear();
   scheduler_->clear();

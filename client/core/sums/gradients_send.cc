@@ -75,6 +75,7 @@ std::span<const std::uint8_t> GradientStream::input_of(const ChunkSpan& span) co
 GradientStream::Offer GradientStream::offer_of(ChunkIndex chunk,
                                                const ChunkSpan& span) const noexcept {
   const std::uint32_t tensor = span.tensor;
+  if (is_handed_over(chunk)) return offer_handed_over(chunk, span);
   DCHECK(tensors_.active(tensor));
   if (contributes(tensor)) {
     const bool left_out = tensors_.part(tensor) == Part::kLeftOut;
@@ -108,7 +109,7 @@ std::uint64_t GradientStream::keep_fitting(std::uint32_t block, std::uint64_t ch
     if (kept == 0) {
       first = offer;
       first_span = span;
-      shares = !offer.payload.empty() && residuals_.prunes(span.tensor);
+      shares = !offer.payload.empty() && residuals_.prunes(span.tensor) && !is_given(chunk);
     } else if (!same_story(first, offer) || (shares && span.tensor != first_span.tensor)) {
       continue;
     }
@@ -162,20 +163,21 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
   DCHECK(nil || sparse || (chunks & (chunks - 1)) == 0);
   DCHECK(!sparse || entries_.chunks == chunks);
   DCHECK(offer.base_step <= current_step());
+  const bool handed_over = is_handed_over(chunk);  // a result, and as it came, or nothing
+  const Dtype result = layout_.result_dtype(span.tensor);
+  const Dtype dtype = handed_over ? result : layout_.wire_dtype(span.tensor);
   Flow& flow = link_.flows[choice.shard];
   wire::Contribution& body =
       *new (wire::begin(out, wire::Contribution::kType, link_.identity)) wire::Contribution{
           .flow = flow.next_header(now, nil ? kNilPriority : priority_of(span.tensor)),
-          .step = current_step(),
+          .step = step_on_wire(),
           .chunk = chunk,
           .base_step = offer.base_step,
           .weight = offer.weight,
           .elem_count = nil ? std::uint16_t{0} : span.elem_count,
-          .dtype = nil ? Dtype{} : layout_.wire_dtype(span.tensor),
-          .result = nil ? std::uint8_t{0}
-                        : wire::result_code(layout_.wire_dtype(span.tensor),
-                                            layout_.result_dtype(span.tensor))};
-  const bool packs = !nil && residuals_.covers(span.tensor);
+          .dtype = nil ? Dtype{} : dtype,
+          .result = nil ? std::uint8_t{0} : wire::result_code(dtype, result)};
+  const bool packs = !nil && residuals_.covers(span.tensor) && !handed_over;
   if (nil) body.flow.flags |= wire::kFlagNil;
   if (sparse) body.flow.flags |= wire::kFlagSparse;
   if (!nil && layout_.is_rounded(span.tensor)) body.flow.flags |= wire::kFlagRounded;
@@ -195,14 +197,14 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
   }
   const bool again = recovery_->sent(block, chunks, body.flow.number, now, flow);
   link_.counters.retransmissions += again;
-  if (trace_.on()) trace_.sent(span.tensor, current_step(), again, now);
+  if (trace_.on() && !handed_over) trace_.sent(span.tensor, current_step(), again, now);
   transmit.port_offset = static_cast<std::uint16_t>(1 + choice.shard);
   transmit.priority = body.flow.priority;
   if (sparse) {
     transmit.bytes = finish_entries(out);
     return;
   }
-  const bool own = has_data(span.tensor);
+  const bool own = has_data(span.tensor) && !handed_over;
   const bool in_place = own && !packs;
   if (in_place) prefetch<Use::kRead>(offer.payload.data(), offer.payload.size());  // for transport
   const std::span<const std::uint8_t> list{reinterpret_cast<const std::uint8_t*>(&chunks),

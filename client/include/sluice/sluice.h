@@ -313,12 +313,18 @@ typedef struct sluice_device_options {
   int32_t index;  /* of the device, counted from 0; ignored with SLUICE_MEMORY_HOST */
 } sluice_device_options;
 
-/* 1 ms to one day each. */
+/* 1 ms to one day each; restart_ms may be 0. */
 typedef struct sluice_timeout_options {
   uint32_t connect_ms;      /* for the appliance's first answer to a join; default 4000 */
   uint32_t join_ms;         /* for the other ranks to join; default 60000 */
   uint32_t silence_ms;      /* for a sign of life of the joined appliance; default 4000 */
   uint32_t stall_report_ms; /* without progress until on_stall is called; default 5000 */
+  /* For an appliance that is lost to come back, and for all ranks to join it; default 60000. Then
+   * a synchronous job over udp:// goes on with the step that it was in, with the same bits, and
+   * calls only wait. 0: the job ends as silence_ms says, as every other job does. Above 0 the
+   * process keeps the newest results: as many bytes as all gradients as they travel, and a copy of
+   * each result as it comes. May differ from rank to rank; with 0 on one rank the job ends. */
+  uint32_t restart_ms;
 } sluice_timeout_options;
 
 /* Functions that the library calls, each NULL or set. */
@@ -537,9 +543,10 @@ typedef struct sluice_counters {
   uint64_t oldest_request_iterations; /* by which the oldest unsent push or pull of a store is
                                          behind the current iteration, now */
   uint64_t detours; /* over bcube://: times that another switch replaced this rank's switch */
-  uint64_t detoured_lanes; /* over bcube://: lanes that use such another switch now */
-  uint64_t receive_drops;  /* datagrams, or trains of them, that found no buffer, because this
-                              process read too late. They are requested again, as lost ones are */
+  uint64_t detoured_lanes;     /* over bcube://: lanes that use such another switch now */
+  uint64_t receive_drops;      /* datagrams, or trains of them, that found no buffer, because this
+                                  process read too late. They are requested again, as lost */
+  uint64_t appliance_restarts; /* times that the job went on after its appliance had come back */
 } sluice_counters;
 
 /* "MAJOR.MINOR.PATCH" of the library that is loaded. Never fails; static storage. */

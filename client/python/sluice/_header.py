@@ -95,6 +95,7 @@ class TimeoutOptions(Structure):
         ("join_ms", c_uint32),
         ("silence_ms", c_uint32),
         ("stall_report_ms", c_uint32),
+        ("restart_ms", c_uint32),
     ]
 
 
@@ -282,6 +283,7 @@ class Counters(Structure):
         ("detours", c_uint64),
         ("detoured_lanes", c_uint64),
         ("receive_drops", c_uint64),
+        ("appliance_restarts", c_uint64),
     ]
 
 

@@ -45,6 +45,10 @@ def _milliseconds(name, value, _default):
     return int(1000 * checked_timeout(name, value))
 
 
+def _milliseconds_or_none(name, value, default):
+    return 0 if value == 0 else _milliseconds(name, value, default)
+
+
 def _path(_name, value, default):
     return default if value is None else os.fsencode(value)
 
@@ -157,6 +161,11 @@ class Options:
                  seconds: until the appliance must have answered; until all ranks must have
                  joined; until a silent appliance is given up; until a step without progress, or
                  ranks that do not come, are reported (a warning of the logger 'sluice').
+    restart_timeout
+                 seconds that a synchronous job over udp:// waits for an appliance that is lost;
+                 when it is back the step goes on, with the same bits, and calls only wait. Costs
+                 memory for all gradients as they travel. 0: such a job ends after silence_timeout,
+                 as every other job does.
     """
 
     job: Optional[str] = None
@@ -174,6 +183,7 @@ class Options:
     join_timeout: float = _option("timeouts.join_ms", _milliseconds, 60.0)
     silence_timeout: float = _option("timeouts.silence_ms", _milliseconds, 4.0)
     stall_report: float = _option("timeouts.stall_report_ms", _milliseconds, 5.0)
+    restart_timeout: float = _option("timeouts.restart_ms", _milliseconds_or_none, 60.0)
     # The policy's: sluice_set_policy() takes them as text.
     policy: Optional[str] = None
     k: Optional[int] = None

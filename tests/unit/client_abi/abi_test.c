@@ -63,6 +63,7 @@ static void test_defaults_and_infos(void) {
   EXPECT(options.schedule.kind == SLUICE_SCHEDULE_STRICT && options.schedule.unit_bytes == 1 << 20);
   EXPECT(options.schedule.credit_bytes == 4 << 20 && options.prune.min_elems == 1024);
   EXPECT(options.timeouts.join_ms == 60000 && options.timeouts.stall_report_ms == 5000);
+  EXPECT(options.timeouts.restart_ms == 60000);
   EXPECT(options.callbacks.log_level == SLUICE_LOG_INFO && options.reproducible == -1);
   const sluice_tensor tensor = make_tensor("t", 8);
   sluice_job* job = NULL;

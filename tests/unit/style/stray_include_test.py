@@ -21,7 +21,8 @@ CALLS, LINK = "client/core/calls", "client/core/link"
 # A folder of the client's core, and those that it finds.
 CORE_FLOORS = {CALLS: set(), LINK: {CALLS}, "client/core/handover": set(),
                "client/core/member": {CALLS},
-               "client/core/sums": {CALLS, LINK}, "client/core/bytes": {CALLS, LINK},
+               "client/core/sums": {CALLS, LINK, "client/core/handover"},
+               "client/core/bytes": {CALLS, LINK},
                "client/core/store": {CALLS, LINK}}
 CORE = set(CORE_FLOORS)
 CLIENT = ("client", "client/bcube", "client/core", *CORE, "client/prune", "client/sched",
@@ -58,7 +59,7 @@ STRAYS = {
     # Of the box's core the client finds the sums alone: it folds with the same kernels.
     **{folder: ("client", "client/bcube", "client/core", *(CORE - {folder} - below), *NOT_CORE)
        for folder, below in CORE_FLOORS.items()},
-    "client/core": ("client", "client/bcube", "client/core/handover", *NOT_CORE),
+    "client/core": ("client", "client/bcube", *NOT_CORE),
     "client/bcube": ("client", "client/transport/udp", "aggregator/core/shard.h",
                      "aggregator/policy", "aggregator/jobs", *UPPER, *TESTS, DPDK),
     "client/transport/udp": ("client/core", *CORE, "client/job.h", "client/transport/inproc",

@@ -1,0 +1,151 @@
+// What a session does when its appliance is lost, and another one, or the same one without its
+// memory, answers at the same address.
+//
+// While the appliance is silent the session asks to join again, under the same nonce: an appliance
+// that still knows this member repeats its answer, and then nothing has happened. One that does not
+// gives another cookie. Then all ranks join anew, state what they know (handover/resumption.h), and
+// the step goes on. Tensors, averages and residuals stay, so the application only waits.
+#include <memory>
+#include <utility>
+
+#include "aggregator/base/check.h"
+#include "client/core/calls/text.h"
+#include "client/core/session.h"
+
+namespace sluice::client {
+namespace {
+
+// Two keepalives are without an answer.
+constexpr DurationNs kAskAfter = 2 * kKeepaliveInterval;
+
+}  // namespace
+
+DurationNs Session::restart_timeout_ns() const noexcept {
+  const bool survives = !options_.store && !facts_.policy.tolerates_stragglers();
+  return survives ? options_.restart_timeout_ns : 0;
+}
+
+TimeNs Session::next_asking() const noexcept {
+  if (state_ != SessionState::kForming && state_ != SessionState::kRunning) return kNever;
+  if (restart_timeout_ns() == 0) return kNever;
+  return is_asking() ? asking_->next_timeout() : membership_.heard_ns() + kAskAfter;
+}
+
+void Session::ask_again(TimeNs now) {
+  if (is_asking()) {
+    asking_->handle_timeout(now);
+    return act_on_asking(now);
+  }
+  asking_.emplace(options_, layout_, now,
+                  JoinMachine::Again{.resume_step = has_started_ ? tensors_.current() : 0,
+                                     .patience_ns = restart_timeout_ns()});
+}
+
+Verdict Session::handle_answer_to_asking(const wire::Packet& packet, TimeNs now) {
+  const Verdict verdict = asking_->handle(packet, now);
+  if (asking_->preparing()) membership_.heard(now);  // which may take longer than restart_timeout
+  act_on_asking(now);
+  return verdict;
+}
+
+void Session::act_on_asking(TimeNs now) {
+  switch (asking_->outcome()) {
+    case JoinMachine::Outcome::kPending: return;
+    case JoinMachine::Outcome::kFailed: {
+      const Status why = asking_->failure();
+      asking_.reset();
+      return fail({why.code(), why.message() + " (the appliance had been silent for " +
+                                   seconds_text(now - membership_.heard_ns()) + ")"},
+                  false, now);
+    }
+    case JoinMachine::Outcome::kAccepted: break;
+  }
+  if (asking_->identity().cookie != link_.identity.cookie) return change_appliance(now);
+  membership_.heard(now);
+  asking_.reset();
+}
+
+// It has a place for this rank, and knows nothing else.
+void Session::change_appliance(TimeNs now) {
+  const wire::Accept accept = asking_->accept();
+  if (!changed_) lost_ns_ = membership_.heard_ns();
+  changed_ = true;
+  resumption_.reset();
+  use_flows(*asking_);
+  asking_.reset();
+  missing_ = {};
+  std::destroy_at(&membership_);
+  std::construct_at(&membership_, options_);
+  membership_.begin(link_.identity, {.restart_ns = restart_timeout_ns(), .returns = true}, now);
+  become(SessionState::kForming);
+  if (PolicyOptions(accept.policy) != facts_.policy)
+    return fail({StatusCode::kRefused,
+                 place() + "the appliance has come back with another policy for this job: start "
+                           "the job again"},
+                true, now);
+  collectives_.change_appliance();
+  gradients_->change_appliance(accept);
+}
+
+// ---- what the ranks know ----
+
+void Session::begin_exchange(TimeNs now) {
+  const Step first = membership_.resume_step();
+  if (tensors_.current() != first && tensors_.current() != first + 1)
+    return fail({StatusCode::kRefused,
+                 place() + "this rank is in step " + std::to_string(tensors_.current()) +
+                     ", and the job goes on with step " + std::to_string(first) +
+                     ": start it again from a checkpoint"},
+                true, now);
+  resumption_.emplace(options_.world_size, options_.rank, layout_.chunk_count(), first,
+                      Resumption::State{.step = tensors_.current(),
+                                        .calls = collectives_.calls_ended(),
+                                        .results = gradients_->results()});
+  collectives_.begin_exchange();
+  collectives_.exchange(resumption_->next(), resumption_->buffer(), now);
+}
+
+// A rank's state is here.
+void Session::advance_exchange(TimeNs now) {
+  const Rank rank = resumption_->next();
+  if (!resumption_->take())
+    return link_.fail({StatusCode::kRefused,
+                       place() + "rank " + std::to_string(rank.value) +
+                           " is in another step or collective than this rank can be in: start the "
+                           "job again from a checkpoint"});
+  if (resumption_->is_over()) return end_exchange(now);
+  collectives_.exchange(resumption_->next(), resumption_->buffer(), now);
+}
+
+void Session::end_exchange(TimeNs now) {
+  const Resumption& resumption = *resumption_;
+  if (resumption.is_call_over() && !collectives_.has_call())
+    return link_.fail({StatusCode::kRefused,
+                       place() + "another rank has ended a collective that this rank has not "
+                                 "called: start the job again from a checkpoint"});
+  changed_ = false;
+  link_.events.push({.kind = Event::Kind::kReturned,
+                     .step = resumption.first_step(),
+                     .status = Status(StatusCode::kUnreachable, describe_restart(now))});
+  ++link_.counters.appliance_restarts;
+  collectives_.end_exchange(resumption.is_call_over(), now);
+  if (Status status = gradients_->go_on(resumption, now); !status.ok())
+    link_.fail(std::move(status));
+  resumption_.reset();
+}
+
+std::string Session::describe_silence(TimeNs now) const {
+  const std::string memory = asking_->describe();  // of an appliance that prepares it
+  if (!memory.empty()) return memory;
+  return place() + "the appliance has been silent for " +
+         seconds_text(now - membership_.heard_ns()) + "; the job waits for it for " +
+         seconds_text(restart_timeout_ns()) + " (restart_timeout)";
+}
+
+std::string Session::describe_restart(TimeNs now) const {
+  return place() + "the appliance was lost in step " + std::to_string(tensors_.current()) +
+         " and is back: the step goes on " + seconds_text(now - lost_ns_) +
+         " after it was heard last";
+}
+
+}  // namespace sluice::client
