@@ -21,9 +21,10 @@ std::uint64_t total(const VerdictCounters& counters) {
 }
 
 // The round of a thread begins; false: it is away, and begins when it is back.
-bool begins(World& world, TimeNs back_ns, EventKind kind, std::uint32_t target, TimeNs now) {
+bool begins(World& world, TimeNs back_ns, EventKind kind, std::uint32_t target, std::uint32_t boot,
+            TimeNs now) {
   if (now >= back_ns) return true;
-  world.events().push(back_ns, kind, target);
+  world.events().push(back_ns, kind, target, boot);
   return false;
 }
 
@@ -74,8 +75,10 @@ struct Appliance::ShardOut {
   }
 };
 
-Appliance::Appliance(World& world, ApplianceOptions options, const wire::IpAddress& address)
+Appliance::Appliance(World& world, ApplianceOptions options, const wire::IpAddress& address,
+                     std::uint32_t boot)
     : world_(world),
+      boot_(boot),
       options_(std::move(options)),
       address_(address),
       core_({.jobs = options_.jobs,
@@ -89,13 +92,13 @@ Appliance::Appliance(World& world, ApplianceOptions options, const wire::IpAddre
 void Appliance::wake_control(TimeNs now) {
   if (std::exchange(control_.awake, true)) return;
   world_.events().push(now + world_.draw_delay(options_.service_delay_ns),
-                       EventKind::kControlService, 0);
+                       EventKind::kControlService, 0, boot_);
 }
 
 void Appliance::wake_shard(std::uint16_t shard, TimeNs now) {
   if (std::exchange(lcores_[shard].awake, true)) return;
   world_.events().push(now + world_.draw_delay(options_.service_delay_ns), EventKind::kShardService,
-                       shard);
+                       shard, boot_);
 }
 
 void Appliance::receive(FrameIndex frame, TimeNs now) {
@@ -139,7 +142,7 @@ void Appliance::handle_control(FrameIndex frame, TimeNs now) {
 }
 
 void Appliance::service_control(TimeNs now) {
-  if (!begins(world_, control_.back_ns, EventKind::kControlService, 0, now)) return;
+  if (!begins(world_, control_.back_ns, EventKind::kControlService, 0, boot_, now)) return;
   control_.awake = false;
   for (const FrameIndex frame : std::exchange(control_.received, {})) {
     handle_control(frame, now);
@@ -159,7 +162,7 @@ void Appliance::serve_control(TimeNs now) {
   for (std::size_t at = before; at < core_.shards().commands(0).under_way(); ++at)
     for (std::uint16_t shard = 0; shard < shard_count(); ++shard)
       world_.events().push(now + world_.draw_delay(options_.command_delay_ns),
-                           EventKind::kShardCommand, shard);
+                           EventKind::kShardCommand, shard, boot_);
 }
 
 // The helper thread, in virtual time: one order after the other.
@@ -217,7 +220,7 @@ void Appliance::handle_data(std::uint16_t shard, FrameIndex frame, TimeNs now) {
 
 void Appliance::service_shard(std::uint16_t shard, TimeNs now) {
   Thread& lcore = lcores_[shard];
-  if (!begins(world_, lcore.back_ns, EventKind::kShardService, shard, now)) return;
+  if (!begins(world_, lcore.back_ns, EventKind::kShardService, shard, boot_, now)) return;
   lcore.awake = false;
   for (std::uint32_t i = 0; i < options_.burst && !lcore.received.empty(); ++i) {
     const FrameIndex frame = lcore.received.front();
@@ -230,7 +233,7 @@ void Appliance::service_shard(std::uint16_t shard, TimeNs now) {
   const std::size_t work = core_.serve_shard(shard, out, now);
   for (std::size_t at = before; at < core_.shards().events(shard).under_way(); ++at)
     world_.events().push(now + world_.draw_delay(options_.command_delay_ns), EventKind::kShardEvent,
-                         shard);
+                         shard, boot_);
   if (work != 0 || !lcore.received.empty()) wake_shard(shard, now);
 }
 
@@ -256,6 +259,16 @@ void Appliance::tick(TimeNs now) {
 void Appliance::shutdown(TimeNs now) {
   jobs().shutdown(now);
   serve_control(now);
+}
+
+void Appliance::power_off() {
+  const auto lose = [this](Thread& thread) {
+    frames_in_ -= thread.received.size();
+    for (const FrameIndex frame : std::exchange(thread.received, {}))
+      world_.pool().give_back(frame);
+  };
+  lose(control_);
+  for (Thread& lcore : lcores_) lose(lcore);
 }
 
 void Appliance::quoted_unreachable(const wire::CommonHeader& quoted, TimeNs now) {

@@ -37,7 +37,10 @@ struct ApplianceOptions {
 
 class Appliance {
  public:
-  Appliance(World& world, ApplianceOptions options, const wire::IpAddress& address);
+  // `boot`: of the world's appliances at this address, one after another. The world gives nobody
+  // the events of one that is no more.
+  Appliance(World& world, ApplianceOptions options, const wire::IpAddress& address,
+            std::uint32_t boot);
 
   void receive(FrameIndex frame, TimeNs now);
   void service_control(TimeNs now);
@@ -46,8 +49,10 @@ class Appliance {
   void deliver_event(std::uint16_t shard, TimeNs now);
   void tick(TimeNs now);
   void shutdown(TimeNs now);
-  // The control thread, or the lcore of a shard, does not run before `until`. Its queue grows
-  // meanwhile, and its clock has moved on when it returns.
+  // The process is killed: what waits for it is lost.
+  void power_off();
+  // The control thread, or the lcore of a shard, does not run before `until`: what is meant for it
+  // waits, and its clock has moved on when it returns.
   void pause_control(TimeNs until) { control_.pause(until); }
   void pause_shard(std::uint16_t shard, TimeNs until) { lcores_[shard].pause(until); }
   // A host reports that nothing listens at the port of one of our datagrams, and quotes the
@@ -97,6 +102,7 @@ class Appliance {
   std::optional<wire::UdpPath> path_of(JobId job, Rank rank, std::uint16_t source_port) const;
 
   World& world_;
+  const std::uint32_t boot_;
   ApplianceOptions options_;
   wire::IpAddress address_;
   wire::Mac mac_;

@@ -11,13 +11,14 @@
 namespace sluice::sim {
 
 enum class EventKind : std::uint8_t {
-  kLinkReady,       // target: link; the frame on the wire is out, the next may start
-  kLinkArrive,      // target: link, argument: frame
-  kControlService,  // the appliance's control thread wakes
+  kLinkReady,   // target: link; the frame on the wire is out, the next may start
+  kLinkArrive,  // target: link, argument: frame
+  // Of the appliance, with its boot as the argument:
+  kControlService,  // its control thread wakes
   kShardService,    // target: shard
   kShardCommand,    // target: shard; the next command reaches it
   kShardEvent,      // target: shard; its next event reaches the control thread
-  kTick,            // the appliance's housekeeping
+  kTick,            // housekeeping of the appliance that runs
   kWorkerService,   // target: worker; its progress thread wakes for datagrams
   kWorkerTimeout,   // target: worker; its session's timer
   kWorkerApp,       // target: worker; its application goes on

@@ -102,6 +102,14 @@ void Link::unblock(EventQueue& events, TimeNs now) {
   events.push(now, EventKind::kLinkReady, id_);
 }
 
+void Link::power_off(FramePool& pool) {
+  for (dataplane::EgressQueue::Item item; queue_.pop(item);) {
+    --counters_.queued;
+    --waiting_by_class_[item.egress_class];
+    drop(as_index(item.packet), LinkDrop::kPowerOff, pool);
+  }
+}
+
 // Appends the queue's next frame to the train; false: it does not belong there, or there is none.
 bool Link::take_next(FramePool& pool) {
   dataplane::EgressQueue::Item item;

@@ -36,7 +36,7 @@ struct LinkOptions {
   DurationNs reorder_delay_ns = 500 * kMicrosecond;
 };
 
-enum class LinkDrop : std::uint8_t { kLoss, kPartition, kQueueFull, kScripted, kCount };
+enum class LinkDrop : std::uint8_t { kLoss, kPartition, kQueueFull, kScripted, kPowerOff, kCount };
 
 struct LinkCounters {
   std::uint64_t in = 0;  // with the copies that the wire made
@@ -66,6 +66,8 @@ class Link {
   // The wire is free: puts the next waiting frame on it, or a train of them.
   void ready(FramePool& pool, Random& random, EventQueue& events, TimeNs now);
   void unblock(EventQueue& events, TimeNs now);
+  // The process that has the queue is killed: what waits for the wire is lost.
+  void power_off(FramePool& pool);
   // A frame leaves the wire at the far end.
   void arrived() {
     --counters_.queued;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "aggregator/core/fold.h"
 #include "tests/sim/random.h"
@@ -28,6 +29,18 @@ RunIndex Oracle::add_run(const JobPlan& plan, const client::Layout& layout) {
   runs_.back()->layout = &layout;
   runs_.back()->reached.resize(plan.world_size());
   return static_cast<RunIndex>(runs_.size() - 1);
+}
+
+void Oracle::note_restart() {
+  ++boot_;
+  // The steps of collectives begin anew, with what ranks say to each other.
+  const auto is_of_pieces = [](const auto& entry) {
+    return entry.first >> 60 != static_cast<std::uint64_t>(StreamId::kGradients);
+  };
+  for (const auto& run : runs_) {
+    std::erase_if(run->sent, is_of_pieces);
+    std::erase_if(run->summed, is_of_pieces);
+  }
 }
 
 void Oracle::violation(std::string text) {
@@ -123,13 +136,33 @@ bool Oracle::is_first(Run& run, const Party& from, const Place& place, const Sen
     if (from.process < found->second.process) return false;
     found->second = sent;
   } else if (!fresh) {
-    if (found->second.content_hash != sent.content_hash)
+    // To another appliance it is sent again, or its result is.
+    first_contributions_ += std::exchange(found->second.boot, boot_) != boot_;
+    if (found->second.content_hash != sent.content_hash && !hands_over(run, from, place, sent))
       violation("I1: rank " + std::to_string(from.rank.value) + " sent two versions of " +
                 name(run, place));
     return false;
   }
+  found->second.boot = boot_;
   ++first_contributions_;
   return true;
+}
+
+// The result is one that another appliance has sent, and the rank gives it alone, or adds nothing.
+bool Oracle::hands_over(Run& run, const Party& from, const Place& place, const Sent& sent) {
+  const auto found = run.summed.find(slot_key(place.stream, place.step, place.chunk));
+  if (found == run.summed.end() || found->second.first_boot == boot_) return false;
+  Summed& summed = found->second;
+  const bool gives = !sent.nil || sent.weight != 0;
+  if (!gives) return true;
+  if (sent.weight != summed.weight || sent.nil != summed.nil ||
+      (!sent.nil && sent.payload_hash != summed.payload_hash))
+    return false;
+  if (std::exchange(summed.given_boot, boot_) != boot_) {
+    summed.given_by = from.rank;
+    ++handed_over_;
+  }
+  return summed.given_by == from.rank;
 }
 
 void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet) {

@@ -75,7 +75,11 @@ class Oracle {
   // ---- faults that lower k or raise the number of ranks in a result ----
   // The rank was killed, stopped or cut off at some time.
   void note_unreliable(RunIndex run, Rank rank) { runs_[run]->unreliable.add(rank); }
-  // The run asks for more than it needs: packets to it do not count as traffic.
+  // The appliance has been killed and is back without its memory. From now on a contribution to a
+  // step whose result the one before has sent may be that result, given by one rank, or nothing
+  // without weight; and the result is the same, bit for bit.
+  void note_restart();
+  // It asks for more than it needs: what is sent to it does not count as traffic.
   void leave_out_of_traffic(RunIndex run) { runs_[run]->asks_too_much = true; }
   // A rank asked for another rank's state: results may have to wait for the transfer.
   void note_resync(RunIndex run) { runs_[run]->resyncs = true; }
@@ -89,8 +93,13 @@ class Oracle {
     std::uint16_t k = 0;
     std::uint16_t may_count = 0;  // ranks that it could have had
     bool nil = false;             // nobody in it sent data
-    std::vector<float> sums;      // of a gradient's elements, as they must be
-    std::vector<float> means;     // of a lossy tensor: the averages that the result states
+    std::uint64_t payload_hash = 0;
+    std::uint32_t first_boot = 0;  // of the appliance that has made it
+    std::uint32_t boot = 0;        // of the one that has sent it last
+    std::uint32_t given_boot = 0;  // of the last one at which a rank has given it to others
+    Rank given_by{};               // that rank
+    std::vector<float> sums;       // of a gradient's elements, as they must be
+    std::vector<float> means;  // of a tensor that travels at a loss: what the result says they are
   };
   const Summed* result(RunIndex run, StreamId stream, Step step, ChunkIndex chunk) const;
 
@@ -117,7 +126,9 @@ class Oracle {
   std::uint64_t requeued_counted() const { return requeued_counted_; }
   std::uint64_t results_without_somebody() const { return results_without_somebody_; }
   std::uint64_t results_of_nobody() const { return results_of_nobody_; }  // of gradients
-  std::uint64_t collectives_done() const { return collectives_done_; }    // one for each rank
+  // Results that a rank gave to others after a restart, one a chunk and restart.
+  std::uint64_t handed_over() const { return handed_over_; }
+  std::uint64_t collectives_done() const { return collectives_done_; }  // one a rank
   std::uint64_t collectives_failed() const { return collectives_failed_; }
 
  private:
@@ -127,6 +138,7 @@ class Oracle {
     std::uint32_t weight = 0;
     Step base_step = 0;
     ProcessIndex process = 0;
+    std::uint32_t boot = 0;  // of the appliance to which it was sent last
     bool nil = false;
     std::vector<float> values;  // of a lossy tensor
   };
@@ -185,7 +197,8 @@ class Oracle {
     std::map<Step, std::uint16_t> step_k;
     struct Call {
       Step step = 0;           // of the stream, with which it begins
-      std::optional<bool> ok;  // set once the call is over for some rank
+      std::uint32_t boot = 0;  // at that appliance
+      std::optional<bool> ok;  // once it is over for somebody
     };
     std::map<std::size_t, Call> calls;  // by the collective's place in the plan
     Step window = kAsyncWindow;
@@ -202,6 +215,7 @@ class Oracle {
                        const wire::Packet& packet);
   void on_piece(Run& run, const Party& from, const wire::Packet& packet);
   bool is_first(Run& run, const Party& from, const Place& place, const Sent& sent);
+  bool hands_over(Run& run, const Party& from, const Place& place, const Sent& sent);
   void check_contribution(Run& run, const Party& from, ChunkIndex chunk,
                           const wire::Contribution& body, std::span<const std::uint8_t> payload);
   void check_lossy(Run& run, const Party& from, ChunkIndex chunk, const wire::Contribution& body,
@@ -239,6 +253,8 @@ class Oracle {
 
   std::vector<std::unique_ptr<Run>> runs_;
   std::vector<std::string> violations_;
+  std::uint32_t boot_ = 0;  // of the appliance
+  std::uint64_t handed_over_ = 0;
   std::uint64_t results_checked_ = 0;
   std::uint64_t results_sent_ = 0;
   std::uint64_t results_due_ = 0;

@@ -80,8 +80,8 @@ void Oracle::on_applied(const Party& party, Step step, std::uint64_t replica) {
 
 void Oracle::on_collective_begun(const Party& party, std::size_t index, Step step) {
   Run& run = *runs_[party.run];
-  const auto [found, first] = run.calls.try_emplace(index, Run::Call{.step = step});
-  if (!first && found->second.step != step)
+  const auto [found, first] = run.calls.try_emplace(index, Run::Call{.step = step, .boot = boot_});
+  if (!first && found->second.step != step && found->second.boot == boot_)
     violation("rank " + std::to_string(party.rank.value) + " of job " + run.plan->name +
               " calls collective " + std::to_string(index) + " at step " + std::to_string(step) +
               ", another rank at step " + std::to_string(found->second.step));

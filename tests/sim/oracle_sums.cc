@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "aggregator/core/fold.h"
 #include "aggregator/core/narrow.h"
@@ -79,7 +80,8 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
   results_sent_ += !run.asks_too_much;
   RankSet mask;
   for (std::size_t i = 0; i < packet.mask_word_count(); ++i) mask.set_word(i, packet.mask_word(i));
-  const std::uint8_t flags = body.flags & ~wire::kFlagPulled;
+  // A result that is given to another appliance is dense, whatever it was.
+  const std::uint8_t flags = body.flags & ~(wire::kFlagPulled | wire::kFlagSparse);
   const std::uint64_t content_hash =
       mix(hash_bytes(payload), mask.hash(), body.weight, flags, body.elem_count,
           static_cast<std::uint64_t>(body.dtype), body.k, body.may_count, body.operation.size_bytes,
@@ -89,8 +91,12 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
                                                             .weight = body.weight,
                                                             .mask = mask,
                                                             .k = body.k,
-                                                            .may_count = body.may_count});
+                                                            .may_count = body.may_count,
+                                                            .payload_hash = hash_bytes(payload),
+                                                            .first_boot = boot_,
+                                                            .boot = boot_});
   Summed& summed = found->second;
+  if (std::exchange(summed.boot, boot_) != boot_) results_due_ += run.plan->world_size();
   summed.receivers.add(to.rank);
   if (body.stream == StreamId::kState && summed.receivers.count() > 2)
     violation("a rank's state went to more than two ranks: " + name(run, body));
@@ -100,7 +106,10 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
     violation("a rank's state went to rank " + std::to_string(to.rank.value) +
               ", which is no end of the transfer: " + name(run, body));
   if (!first) {
-    if (summed.content_hash != content_hash)
+    // All have it already: another appliance is only told that the chunk is closed. Whoever lacked
+    // it would find that out.
+    const bool closes = summed.first_boot != boot_ && body.nil && body.weight == 0;
+    if (summed.content_hash != content_hash && !closes)
       violation("I2: rank " + std::to_string(to.rank.value) + " gets another result of " +
                 name(run, body) + " than the first receiver");
     return;

@@ -53,16 +53,16 @@ std::string figures(std::uint64_t seed, const SwarmOutcome& outcome) {
       text, sizeof(text),
       "seed=%llu %s trace=%016llx events=%llu virtual_ms=%lld results=%llu "
       "sent=%llu/%llu contributions=%llu/%llu retransmissions=%llu probes=%llu "
-      "reads=%llu partial=%llu empty=%llu requeued=%llu caught_up=%llu resyncs=%llu completed=%u "
-      "failed=%u\n",
+      "reads=%llu partial=%llu empty=%llu requeued=%llu caught_up=%llu resyncs=%llu "
+      "restarts=%llu handed_over=%llu completed=%u failed=%u\n",
       number(seed), outcome.ok ? "ok" : "BROKEN", number(outcome.trace_hash),
       number(outcome.events), static_cast<long long>(outcome.virtual_time_ns / kMillisecond),
       number(outcome.results_checked), number(outcome.results_sent), number(outcome.results_due),
       number(outcome.contributions), number(outcome.contributions_due),
       number(outcome.retransmissions), number(outcome.probes), number(outcome.reads_checked),
       number(outcome.partial_results), number(outcome.empty_results), number(outcome.requeued),
-      number(outcome.caught_up), number(outcome.resyncs), outcome.jobs_completed,
-      outcome.jobs_failed_as_promised);
+      number(outcome.caught_up), number(outcome.resyncs), number(outcome.restarts),
+      number(outcome.handed_over), outcome.jobs_completed, outcome.jobs_failed_as_promised);
   return text;
 }
 

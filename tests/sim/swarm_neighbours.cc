@@ -187,6 +187,41 @@ void draw_trials(std::uint64_t seed, SwarmOptions& options) {
   draw_misfits(misfits, options);
 }
 
+// Where another kind of job, or a fault that ends one, is drawn, there is none.
+void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
+  Random random(mix(seed, 0x4E57A4));
+  const bool synchronous = std::ranges::none_of(options.jobs, [](const SwarmJob& job) {
+    return job.plan.tolerates_stragglers() || job.plan.is_store();
+  });
+  if (!synchronous || !random.one_in(3)) return;
+  options.misfits.clear();  // a twin or another run would be the first at the next appliance
+  for (SwarmJob& job : options.jobs) {
+    job.fatality = Fatality::kNone;
+    job.plan.session.restart_timeout_ns = 30 * kSecond;
+    // Whoever has left is not there to say what it has.
+    const Step steps = job.plan.steps();
+    for (RankPlan& rank : job.plan.ranks) {
+      rank.last_step = steps;
+      rank.ending = Ending::kTogether;
+    }
+  }
+  for (std::uint64_t i = 1 + random.below(3); i > 0; --i) {
+    Restart restart;
+    // The next one while the ranks join, state what they know, hand over, or long after.
+    restart.at = options.restarts.empty()
+                     ? random.between(0, options.faults_stop_at)
+                     : random.between(0, pick(random, std::array{20 * kMillisecond, kSecond}));
+    restart.down_ns = random.between(0, 2 * kSecond);
+    options.restarts.push_back(restart);
+  }
+}
+
+DurationNs SwarmOptions::restart_ns() const {
+  DurationNs total_ns = 0;
+  for (const Restart& restart : restarts) total_ns += restart.at + restart.down_ns + 3 * kSecond;
+  return total_ns;
+}
+
 std::string describe_trials(const SwarmOptions& options) {
   std::ostringstream out;
   for (const Absence& absence : options.absences) {
@@ -204,6 +239,9 @@ std::string describe_trials(const SwarmOptions& options) {
     out << "\n  rebind: worker " << rebind.worker << " at_ms=" << rebind.at / kMillisecond;
   if (const std::uint64_t speed = options.world.appliance.memory_bytes_per_second; speed != 0)
     out << "\n  making: " << speed / 1'000'000 << " MB/s";
+  for (const Restart& restart : options.restarts)
+    out << "\n  restart: at_ms=" << restart.at / kMillisecond
+        << " down_ms=" << restart.down_ns / kMillisecond;
   for (const Misfit& misfit : options.misfits)
     out << "\n  misfit: " << name_of(misfit.kind) << " job=" << misfit.job
         << " rank=" << misfit.rank.value << " at_ms=" << misfit.at / kMillisecond

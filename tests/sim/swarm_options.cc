@@ -337,6 +337,7 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
     let_be_late_in_parts(mix(seed, i, 0x9A55), options.jobs[i].plan);
   draw_trials(seed, options);
   draw_store(seed, options);
+  draw_restarts(seed, options);
   for (std::size_t i = 0; i < options.jobs.size(); ++i)
     draw_far(mix(seed, i, 0xFA2), options.jobs[i].plan);
   return options;

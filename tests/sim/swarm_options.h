@@ -81,6 +81,12 @@ struct Rebind {
   TimeNs at = 0;
 };
 
+// The appliance is killed and started again.
+struct Restart {
+  TimeNs at = 0;  // not before all jobs have started
+  DurationNs down_ns = 0;
+};
+
 // A process that misbehaves within its rights.
 enum class MisfitKind : std::uint8_t {
   kStorm,     // a member of another job probes for everything in a loop
@@ -110,10 +116,13 @@ struct SwarmOptions {
   std::vector<Flap> flaps;
   std::vector<Rebind> rebinds;
   std::vector<Misfit> misfits;
+  std::vector<Restart> restarts;  // each some time after the one before
 
   // The time that the appliance's own absences may cost every worker.
   DurationNs absent_ns() const;
-  // Whether a brief fault or a flapping link hits this process.
+  // What its restarts may cost, likewise.
+  DurationNs restart_ns() const;
+  // Whether a brief fault or a flapping link is for this process.
   bool is_hit(std::uint32_t worker) const;
 };
 
@@ -124,6 +133,8 @@ void let_be_late_in_parts(std::uint64_t seed, JobPlan& plan);
 // In some seeds one job has more than 64 ranks.
 void let_be_many(Random& random, SwarmOptions& options);
 void draw_trials(std::uint64_t seed, SwarmOptions& options);
+// A third of the seeds of synchronous jobs: the appliance restarts, and they go on.
+void draw_restarts(std::uint64_t seed, SwarmOptions& options);
 std::string describe_trials(const SwarmOptions& options);
 std::string describe_stragglers(const SwarmJob& job);
 std::string describe_losses(const SwarmJob& job);

@@ -150,7 +150,7 @@ class Swarm {
     const auto rounds = static_cast<DurationNs>(plan.steps() + plan.collectives.size() + 1);
     const TimeNs from = std::max(options_.faults_stop_at + 1500 * kMillisecond, world_.now());
     const DurationNs lost_ns = state.losses != nullptr ? state.losses->longest_ns() : 0;
-    return from + options_.absent_ns() + lost_ns + kRecoveryBound +
+    return from + options_.absent_ns() + options_.restart_ns() + lost_ns + kRecoveryBound +
            rounds * (longest + kStepBound) + 2 * member_timeout();
   }
 
@@ -317,12 +317,14 @@ class Swarm {
     outcome_.requeued = world_.oracle().requeued_counted();
     outcome_.partial_results = world_.oracle().results_without_somebody();
     outcome_.empty_results = world_.oracle().results_of_nobody();
+    outcome_.handed_over = world_.oracle().handed_over();
     outcome_.contributions_due = world_.oracle().first_contributions();
     for (const auto& worker : world_.workers()) {
       if (options_.keep_log) outcome_.log += worker->describe_log();
       if (worker->state() == ProcessState::kWaiting) continue;
       outcome_.caught_up += worker->steps_caught_up();
       outcome_.resyncs += worker->resyncs();
+      outcome_.restarts += worker->session().counters().appliance_restarts;
       outcome_.retransmissions += worker->session().counters().retransmissions;
       outcome_.probes += worker->session().counters().probes;
     }

@@ -27,6 +27,8 @@ struct SwarmOutcome {
   std::uint64_t requeued = 0;         // chunks that count in a later step
   std::uint64_t caught_up = 0;        // steps that a worker applied without a gradient of its own
   std::uint64_t resyncs = 0;
+  std::uint64_t restarts = 0;     // of a worker's appliance, that its job has survived
+  std::uint64_t handed_over = 0;  // results that one rank gave to others then
   TimeNs virtual_time_ns = 0;
   std::uint32_t jobs_completed = 0;
   std::uint32_t jobs_failed_as_promised = 0;

@@ -25,10 +25,27 @@ void Trials::schedule(std::set<std::uint32_t>& hit) {
     });
   for (const Flap& flap : options_.flaps)
     if (hit.insert(flap.worker).second) schedule(flap);
+  if (!options_.restarts.empty())
+    world_.at(options_.restarts.front().at, [this] { schedule_restart(0); });
   for (const Rebind& rebind : options_.rebinds)
     world_.at(rebind.at, [this, rebind] { world_.rebind(*world_.workers()[rebind.worker]); });
   for (const Misfit& misfit : options_.misfits)
     world_.at(misfit.at, [this, &misfit] { schedule(misfit); });
+}
+
+// Before a job has started, a process may be new to the next appliance that the last one knew.
+void Trials::schedule_restart(std::size_t index) {
+  for (const RunIndex run : runs_)
+    for (std::uint16_t rank = 0; rank < world_.plan(run).world_size(); ++rank)
+      if (!world_.worker(run, rank).started())
+        return world_.at(world_.now() + kLookAgain, [this, index] { schedule_restart(index); });
+  world_.stop_appliance();
+  world_.at(world_.now() + options_.restarts[index].down_ns, [this, index] {
+    world_.start_appliance(mix(options_.seed, 0xB007, index));
+    if (index + 1 < options_.restarts.size())
+      world_.at(world_.now() + options_.restarts[index + 1].at,
+                [this, index] { schedule_restart(index + 1); });
+  });
 }
 
 void Trials::schedule(const Flap& flap) {

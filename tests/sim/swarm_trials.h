@@ -22,6 +22,7 @@ class Trials {
 
  private:
   void schedule(const Flap& flap);
+  void schedule_restart(std::size_t index);
   void schedule(const Misfit& misfit);
   bool may_begin(const Misfit& misfit) const;
   void begin(const Misfit& misfit);

@@ -132,20 +132,14 @@ std::size_t Worker::count(client::Event::Kind kind) const {
 
 std::string Worker::describe_log() const {
   using Kind = client::Event::Kind;
-  const std::map<Kind, const char*> names = {{Kind::kJoined, "joined"},
-                                             {Kind::kStarted, "started"},
-                                             {Kind::kStepDone, "step"},
-                                             {Kind::kCollectiveDone, "collective"},
-                                             {Kind::kCreditLimits, "limited"},
-                                             {Kind::kTensorLost, "lost"},
-                                             {Kind::kStalled, "stalled"},
-                                             {Kind::kFellBehind, "fell behind"},
-                                             {Kind::kStateWanted, "wanted"},
-                                             {Kind::kStateSent, "state sent"},
-                                             {Kind::kStateReceived, "state"},
-                                             {Kind::kStateUnwanted, "unwanted"},
-                                             {Kind::kLeft, "left"},
-                                             {Kind::kFailed, "failed"}};
+  const std::map<Kind, const char*> names = {
+      {Kind::kJoined, "joined"},          {Kind::kStarted, "started"},
+      {Kind::kStepDone, "step"},          {Kind::kCollectiveDone, "collective"},
+      {Kind::kTensorLost, "lost"},        {Kind::kStalled, "stalled"},
+      {Kind::kFellBehind, "fell behind"}, {Kind::kStateWanted, "wanted"},
+      {Kind::kStateSent, "state sent"},   {Kind::kStateReceived, "state"},
+      {Kind::kStateUnwanted, "unwanted"}, {Kind::kLeft, "left"},
+      {Kind::kReturned, "goes on"},       {Kind::kFailed, "failed"}};
   std::string text;
   for (const LoggedEvent& event : log_) {
     if (event.kind == Kind::kTensorDone || event.kind == Kind::kPushDone ||

@@ -1,5 +1,7 @@
 #include "tests/sim/world.h"
 
+#include <utility>
+
 #include "aggregator/base/check.h"
 
 namespace sluice::sim {
@@ -46,11 +48,20 @@ World::World(WorldOptions options) : options_(std::move(options)), random_(optio
   events_.push(kTickInterval, EventKind::kTick, 0);
 }
 
+void World::stop_appliance() {
+  if (!std::exchange(appliance_up_, false)) return;
+  appliance_->power_off();
+  for (std::size_t i = 1; i < links_.size(); i += 2) links_[i]->power_off(pool_);
+  ++boot_;
+}
+
 void World::start_appliance(std::uint64_t boot_seed) {
+  stop_appliance();
   draw_boot_key(options_.appliance.jobs, boot_seed);
-  appliance_ =
-      std::make_unique<Appliance>(*this, options_.appliance, appliance_address(options_.ipv6));
+  appliance_ = std::make_unique<Appliance>(*this, options_.appliance,
+                                           appliance_address(options_.ipv6), boot_);
   appliance_up_ = true;
+  if (boot_ != 0) oracle_.note_restart();
 }
 
 HostIndex World::add_host() {
@@ -167,15 +178,20 @@ void World::dispatch(const SimEvent& event) {
   switch (event.kind) {
     case EventKind::kLinkReady: links_[event.target]->ready(pool_, random_, events_, now_); break;
     case EventKind::kLinkArrive: arrive(event.target, event.argument); break;
-    case EventKind::kControlService: appliance_->service_control(now_); break;
+    case EventKind::kControlService:
+      if (event.argument == boot_) appliance_->service_control(now_);
+      break;
     case EventKind::kShardService:
-      appliance_->service_shard(static_cast<std::uint16_t>(event.target), now_);
+      if (event.argument == boot_)
+        appliance_->service_shard(static_cast<std::uint16_t>(event.target), now_);
       break;
     case EventKind::kShardCommand:
-      appliance_->deliver_command(static_cast<std::uint16_t>(event.target), now_);
+      if (event.argument == boot_)
+        appliance_->deliver_command(static_cast<std::uint16_t>(event.target), now_);
       break;
     case EventKind::kShardEvent:
-      appliance_->deliver_event(static_cast<std::uint16_t>(event.target), now_);
+      if (event.argument == boot_)
+        appliance_->deliver_event(static_cast<std::uint16_t>(event.target), now_);
       break;
     case EventKind::kTick:
       if (appliance_up_) appliance_->tick(now_);

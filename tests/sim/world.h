@@ -89,7 +89,8 @@ class World {
   void show_port_change(const Worker& worker);
   void block_downlink(HostIndex host, bool on);
   void set_link_options(const LinkOptions& up, const LinkOptions& down);
-  void stop_appliance() { appliance_up_ = false; }
+  // Its process is killed, and started again without its memory.
+  void stop_appliance();
   void start_appliance(std::uint64_t boot_seed);
   // A datagram or a frame from a stranger.
   void inject(const wire::UdpPath& path, std::span<const std::uint8_t> datagram);
@@ -166,7 +167,8 @@ class World {
   std::uint64_t event_count_ = 0;
   std::uint64_t dropped_corrupt_ = 0;
   std::uint64_t stranger_bytes_ = 0;
-  bool appliance_up_ = true;
+  bool appliance_up_ = false;
+  std::uint32_t boot_ = 0;  // of the appliance, 0 before the first
   std::unique_ptr<Appliance> appliance_;
   std::vector<std::unique_ptr<Run>> runs_;
   std::vector<std::unique_ptr<Link>> links_;  // two a host: up, down

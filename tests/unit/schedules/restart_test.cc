@@ -1,0 +1,316 @@
+// Schedules of an appliance that is killed, at every point, and comes back without its memory.
+
+#include <algorithm>
+
+#include "tests/unit/schedules/schedule.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr DurationNs kDown = 300 * kMillisecond;
+
+// Three ranks, in place, so that whoever has a result has lost its contribution; a broadcast, a
+// barrier, and a tensor that is left out.
+JobPlan plan_of_steps() {
+  JobPlan plan = make_plan(3, 3, {16 * 5, 16 * 3});
+  plan.chunk_bytes = 64;
+  plan.in_place = true;
+  plan.random_priority = false;
+  plan.backward_order = true;
+  plan.random_order = false;
+  plan.call_end_step = true;
+  plan.nil_rule = [](Rank rank, Step step, std::uint32_t tensor) {
+    return tensor == 1 && (step == 2 || rank.value == 1);
+  };
+  plan.collectives = {
+      {.before_step = 2,
+       .kind = CollectiveKind::kBroadcast,
+       .root = Rank{1},
+       .size_bytes = 64 * 70},
+      {.before_step = 2, .kind = CollectiveKind::kBarrier},
+      {.before_step = 3, .kind = CollectiveKind::kBroadcast, .root = Rank{2}, .size_bytes = 100}};
+  for (RankPlan& rank : plan.ranks) rank.ending = Ending::kTogether;
+  plan.ranks[2].step_delay_ns = 2 * kMillisecond;
+  plan.session.restart_timeout_ns = 20 * kSecond;
+  return plan;
+}
+
+// Kills the appliance of `world` once so many datagrams have passed since `from`, and again each
+// time that so many more have passed after it was started.
+struct Killer {
+  World& world;
+  RunIndex run;
+  std::vector<std::uint32_t> after;  // datagrams
+  std::size_t deaths = 0;
+  std::uint32_t passed = 0;
+  bool up = true;
+
+  void watch() {
+    world.set_filter([this](Passing& passing) {
+      passing.drop = !up && passing.direction == Direction::kToWorker;
+      if (deaths == after.size() || !up || !started() || ++passed <= after[deaths]) return;
+      passed = 0;
+      up = false;
+      world.at(passing.now, [this] { world.stop_appliance(); });
+      world.at(passing.now + kDown, [this] {
+        world.start_appliance(100 + ++deaths);
+        up = true;
+      });
+    });
+  }
+  bool started() {
+    for (std::uint16_t rank = 0; rank < world.plan(run).world_size(); ++rank)
+      if (!world.worker(run, rank).started()) return false;
+    return true;
+  }
+};
+
+class Restart : public Schedule {
+ protected:
+  // Whether all goes on to the same end, though the appliance dies then.
+  void expect_survives(const JobPlan& plan, const std::vector<std::uint32_t>& deaths) {
+    World own(options);
+    const RunIndex run = own.add_run(plan);
+    Killer killer{.world = own, .run = run, .after = deaths};
+    killer.watch();
+    const bool done = own.run_until_done(run, 30 * kSecond);
+    if (own.healthy()) own.check_at_end();
+    EXPECT_TRUE(done && own.healthy()) << own.report();
+    for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank) {
+      Worker& worker = own.worker(run, rank);
+      EXPECT_FALSE(worker.failed()) << worker.failure().message();
+      EXPECT_EQ(worker.steps_done(), plan.ranks[rank].last_step)
+          << "rank " << rank << ": " << worker.session().describe_stall(own.now());
+    }
+    handed_over += own.oracle().handed_over();
+    deaths_seen += killer.deaths;
+    all_seen = killer.deaths == deaths.size();
+  }
+
+  std::uint64_t handed_over = 0;
+  std::size_t deaths_seen = 0;
+  bool all_seen = true;
+};
+
+TEST_F(Restart, at_every_packet_of_a_job) {
+  const JobPlan plan = plan_of_steps();
+  for (std::uint32_t at = 0; all_seen && !HasFailure(); ++at) {
+    SCOPED_TRACE("killed after " + std::to_string(at) + " datagrams");
+    expect_survives(plan, {at});
+  }
+  EXPECT_GT(deaths_seen, 150u);
+  EXPECT_GT(handed_over, 10u);
+}
+
+TEST_F(Restart, over_two_shards_and_lossy_links) {
+  options.appliance.jobs.shard_count = 2;
+  for (LinkOptions* link : {&options.uplink, &options.downlink}) {
+    link->loss_ppm = 50'000;
+    link->duplicate_ppm = 50'000;
+    link->reorder_ppm = 50'000;
+    link->reorder_delay_ns = kMillisecond;
+  }
+  JobPlan plan = plan_of_steps();
+  plan.tensors = {{.name = "a", .elem_count = 16 * 100}, {.name = "b", .elem_count = 16 * 30}};
+  plan.collectives.clear();
+  for (std::uint32_t at = 0; all_seen && !HasFailure(); at += 37) {
+    SCOPED_TRACE("killed after " + std::to_string(at) + " datagrams");
+    options.seed = at + 1;
+    expect_survives(plan, {at});
+  }
+  EXPECT_GT(handed_over, 100u);
+}
+
+// While the ranks join, state what they know, hand over.
+TEST_F(Restart, once_more_at_every_packet_after_a_restart) {
+  const JobPlan plan = plan_of_steps();
+  for (const std::uint32_t first : {20u, 95u, 120u}) {
+    all_seen = true;
+    for (std::uint32_t at = 0; all_seen && at < 130 && !HasFailure(); ++at) {
+      SCOPED_TRACE("killed after " + std::to_string(first) + " and " + std::to_string(at) +
+                   " datagrams");
+      expect_survives(plan, {first, at});
+    }
+  }
+}
+
+TEST_F(Restart, with_results_that_are_rounded_pruned_and_in_the_order_of_ranks) {
+  for (const Dtype wire : {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kInt8, Dtype::kFloat32}) {
+    JobPlan plan = plan_of_steps();
+    plan.nil_rule = nullptr;
+    plan.collectives.clear();
+    plan.wire = wire;
+    if (wire == Dtype::kFloat32) plan.reproducible = plan.inexact = true;
+    if (wire == Dtype::kInt8)
+      plan.session.prune = {.rule = client::PruneRule::kStatic, .fraction = 0.2, .min_elems = 1};
+    all_seen = true;
+    for (std::uint32_t at = 0; all_seen && !HasFailure(); at += 3) {
+      SCOPED_TRACE("killed after " + std::to_string(at) + " datagrams");
+      expect_survives(plan, {at});
+    }
+  }
+  EXPECT_GT(handed_over, 20u);
+}
+
+// The result of step 1 reaches rank 0 alone, whose application goes on to step 2.
+TEST_F(Restart, a_result_that_one_rank_has_is_given_to_all_others_once) {
+  JobPlan plan = make_plan(3, 2, {16});
+  plan.chunk_bytes = 64;
+  plan.in_place = true;
+  plan.session.restart_timeout_ns = 20 * kSecond;
+  for (RankPlan& rank : plan.ranks) rank.ending = Ending::kTogether;
+  const RunIndex run = world().add_run(plan);
+  bool lost = false;
+  std::uint32_t empty = 0;
+  world().set_filter([&](Passing& passing) {
+    if (!lost && is_result(passing)) {
+      passing.drop = rank_of(passing) != 0;
+      return;
+    }
+    if (!lost || !is_contribution(passing)) return;
+    const auto& body = passing.packet.body<wire::Contribution>();
+    if (body.step != 1) return;
+    empty += body.weight == 0;
+  });
+  ASSERT_TRUE(world().run_until([&] { return world().worker(run, 0).steps_done() == 1; }, kSecond));
+  world().stop_appliance();
+  lost = true;
+  world().at(world().now() + kDown, [&] { world().start_appliance(7); });
+  expect_completed(run, 5 * kSecond);
+  EXPECT_EQ(world().oracle().handed_over(), 1u) << "by rank 0";
+  EXPECT_EQ(empty, 2u) << "by ranks 1 and 2";
+  for (std::uint16_t rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(world().worker(run, rank).session().counters().appliance_restarts, 1u);
+}
+
+// All contributions are counted, and no result leaves.
+TEST_F(Restart, what_the_appliance_has_summed_and_told_nobody_counts_once) {
+  JobPlan plan = make_plan(3, 2, {16 * 4});
+  plan.chunk_bytes = 64;
+  plan.in_place = true;
+  plan.session.restart_timeout_ns = 20 * kSecond;
+  for (RankPlan& rank : plan.ranks) rank.ending = Ending::kTogether;
+  const RunIndex run = world().add_run(plan);
+  bool lost = false;
+  world().set_filter([&](Passing& passing) { passing.drop = !lost && is_result(passing); });
+  start_all(run);
+  world().run_until(world().now() + 100 * kMillisecond);
+  world().start_appliance(7);
+  lost = true;
+  expect_completed(run, 5 * kSecond);
+  EXPECT_EQ(world().oracle().handed_over(), 0u);
+}
+
+TEST_F(Restart, while_the_job_forms_costs_nothing) {
+  JobPlan plan = plan_of_steps();
+  plan.ranks[2].start_at = kSecond;
+  const RunIndex run = world().add_run(plan);
+  world().run_until(500 * kMillisecond);
+  EXPECT_FALSE(world().worker(run, 0).started());
+  world().start_appliance(7);
+  expect_completed(run, 5 * kSecond);
+}
+
+TEST_F(Restart, a_new_process_cannot_take_the_place_of_one_that_was_in_the_step) {
+  JobPlan plan = make_plan(3, 50, {16 * 4});
+  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
+  plan.session.restart_timeout_ns = 5 * kSecond;
+  const RunIndex run = world().add_run(plan);
+  world().run_until(kSecond);
+  world().kill(world().worker(run, 1), false);
+  world().start_appliance(7);
+  world().add_worker(run, Rank{1}, world().now());
+  world().run_until(world().now() + 8 * kSecond);
+  for (const std::uint16_t rank : {0, 2}) {
+    ASSERT_TRUE(world().worker(run, rank).failed());
+    expect_words(world().worker(run, rank).failure().message(), {"rank 1"});
+  }
+}
+
+TEST_F(Restart, an_appliance_that_does_not_come_back_is_named_after_restart_timeout) {
+  JobPlan plan = make_plan(3, 50, {64 * 40});
+  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
+  plan.session.restart_timeout_ns = 8 * kSecond;
+  const RunIndex run = world().add_run(plan);
+  world().at(500 * kMillisecond, [&] { world().stop_appliance(); });
+  world().run_until(8 * kSecond);
+  EXPECT_FALSE(world().worker(run, 0).failed());
+  expect_words(world().worker(run, 0).session().describe_stall(world().now()),
+               {"10.255.0.1:7700", "silent for", "waits for it for 8.0 s"});
+  expect_failed(run, Rank{99}, 9 * kSecond,
+                {"10.255.0.1:7700", "silent for 8.0 s", "restart_timeout"});
+}
+
+TEST_F(Restart, ranks_that_do_not_come_back_are_named_after_restart_timeout) {
+  JobPlan plan = make_plan(3, 50, {64 * 40});
+  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
+  plan.session.restart_timeout_ns = 8 * kSecond;
+  const RunIndex run = world().add_run(plan);
+  world().at(500 * kMillisecond, [&] {
+    world().kill(world().worker(run, 2), true);
+    world().start_appliance(7);
+  });
+  expect_failed(run, Rank{2}, 10 * kSecond, {"2 of 3 ranks", "8.0 s", "rank 2"});
+}
+
+// It still knows the ranks: nothing has happened but a pause.
+TEST_F(Restart, an_appliance_that_was_only_silent_goes_on_where_it_was) {
+  JobPlan plan = plan_of_steps();
+  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 300 * kMillisecond;
+  options.appliance.jobs.member_timeout_ns = 30 * kSecond;
+  const RunIndex run = world().add_run(plan);
+  start_all(run);
+  for (std::uint32_t link = 0; link < 3; ++link) world().partition(link, true);
+  world().run_until(world().now() + 6 * kSecond);
+  for (std::uint32_t link = 0; link < 3; ++link) world().partition(link, false);
+  expect_completed(run, 20 * kSecond);
+  EXPECT_EQ(world().worker(run, 0).session().counters().appliance_restarts, 0u);
+}
+
+TEST_F(Restart, an_appliance_that_says_that_it_ends_is_waited_for_too) {
+  JobPlan plan = plan_of_steps();
+  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
+  const RunIndex run = world().add_run(plan);
+  start_all(run);
+  world().appliance().shutdown(world().now());
+  world().run_until(world().now() + 50 * kMillisecond);
+  world().stop_appliance();
+  world().at(world().now() + 2 * kSecond, [&] { world().start_appliance(7); });
+  expect_completed(run, 10 * kSecond);
+  EXPECT_EQ(world().worker(run, 0).session().counters().appliance_restarts, 1u);
+}
+
+TEST_F(Restart, a_job_that_tolerates_stragglers_ends_as_before) {
+  JobPlan plan = make_plan(3, 50, {64 * 40});
+  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
+  plan.session.has_policy = true;
+  plan.session.policy = {.kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 2};
+  plan.session.restart_timeout_ns = 20 * kSecond;
+  const RunIndex run = world().add_run(plan);
+  world().at(500 * kMillisecond, [&] { world().stop_appliance(); });
+  expect_failed(run, Rank{99}, 5500 * kMillisecond,
+                {"10.255.0.1:7700", "silent for 4.0 s", "a job with k < n does not go on"});
+}
+
+TEST_F(Restart, pauses_a_job_for_the_time_without_an_appliance_and_little_more) {
+  JobPlan plan = plan_of_steps();
+  plan.collectives.clear();
+  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 50 * kMillisecond;
+  const RunIndex run = world().add_run(plan);
+  start_all(run);
+  world().run_until(world().now() + 60 * kMillisecond);
+  world().stop_appliance();
+  world().run_until(world().now() + 2 * kSecond);
+  world().start_appliance(7);
+  const TimeNs back = world().now();
+  const auto all_back = [&] {
+    for (std::uint16_t rank = 0; rank < 3; ++rank)
+      if (world().worker(run, rank).count(Kind::kReturned) != 1) return false;
+    return true;
+  };
+  ASSERT_TRUE(world().run_until(all_back, back + 200 * kMillisecond)) << "asked every 100 ms";
+  expect_completed(run, 10 * kSecond);
+}
+
+}  // namespace
+}  // namespace sluice::sim
