@@ -221,7 +221,8 @@ def test_the_appliance_that_ends_tells_its_members():
     with Lab(hosts=2) as own:
         box = own.start_appliance(BUILD)
         workers = [
-            start(own, rank, own.url, rank, 2, steps=100000, elems=5000) for rank in range(2)
+            start(own, rank, own.url, rank, 2, steps=100000, elems=5000, restart_ms=0)
+            for rank in range(2)
         ]
         for worker in workers:
             wait_joined(worker)
@@ -241,7 +242,8 @@ def test_an_appliance_killed_without_a_word_is_noticed_in_5_s():
     with Lab(hosts=2) as own:
         box = own.start_appliance(BUILD)
         workers = [
-            start(own, rank, own.url, rank, 2, steps=100000, elems=5000) for rank in range(2)
+            start(own, rank, own.url, rank, 2, steps=100000, elems=5000, restart_ms=0)
+            for rank in range(2)
         ]
         for worker in workers:
             wait_joined(worker)

@@ -36,6 +36,7 @@ struct WorkerOptions {
   std::uint32_t join_timeout_ms = 30'000;
   std::uint32_t pause_ms = 0;  // between steps
   std::uint32_t stall_report_ms = 5'000;
+  std::uint32_t restart_ms = 60'000;
   std::int64_t skip_tensor = -1;  // never submitted by this rank, and no end_step
   bool end_step = false;
   bool reproducible = false;  // as the environment has it, if not given
@@ -175,6 +176,7 @@ int main(int argc, char** argv) {
   app.add_option("--join-timeout-ms", options.join_timeout_ms);
   app.add_option("--pause-ms", options.pause_ms);
   app.add_option("--stall-report-ms", options.stall_report_ms);
+  app.add_option("--restart-ms", options.restart_ms);
   app.add_option("--skip-tensor", options.skip_tensor);
   app.add_flag("--end-step", options.end_step);
   app.add_flag("--reproducible", options.reproducible);
@@ -200,6 +202,7 @@ int main(int argc, char** argv) {
   join.chunk_bytes = options.chunk_bytes;
   join.timeouts.join_ms = options.join_timeout_ms;
   join.timeouts.stall_report_ms = options.stall_report_ms;
+  join.timeouts.restart_ms = options.restart_ms;
   join.averaging = SLUICE_AVERAGE_SUM;
   join.wire = options.wire;
   if (options.reproducible) join.reproducible = 1;

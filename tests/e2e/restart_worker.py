@@ -1,0 +1,61 @@
+"""One rank of a training whose appliance may be killed and started again.
+
+    restart_worker.py HOW STEPS     rank, address, ... from the environment; HOW: attach, overlap
+
+A small network learns numbers drawn from a seed, with a broadcast every few steps. Prints the
+number of each step that is done, and at the end a line of JSON: the digest of all parameters, and
+how many restarts the job has survived.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+
+import numpy
+import sluice.torch
+import torch
+from sluice import _torch_state
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+BROADCAST_EVERY = 3
+WIDTH = 512
+
+
+def main():
+    how, steps = sys.argv[1], int(sys.argv[2])
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    torch.distributed.init_process_group("gloo")  # its frames pass the same appliance
+    net = nn.Sequential(nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+    model = DistributedDataParallel(net, gradient_as_bucket_view=True)  # as overlap() needs it
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    options = {"job": f"restart-{how}", "reproducible": True}
+    attachment = (sluice.torch.overlap(model, optimizer, **options) if how == "overlap"
+                  else sluice.torch.attach(model, **options))
+    draws = torch.Generator().manual_seed(1 + rank)
+    pauses = []
+    for step in range(1, steps + 1):
+        begun = time.monotonic()
+        images = torch.randn(16, 64, generator=draws)
+        labels = torch.randint(10, (16,), generator=draws)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        if step % BROADCAST_EVERY == 0:
+            told = numpy.full(20_000, step if rank == 1 else 0, numpy.int32)
+            attachment.job.broadcast(told, root=1)
+            assert (told == step).all(), (step, told)
+        pauses.append(time.monotonic() - begun)
+        print(step, flush=True)
+    attachment.job.barrier()
+    restarts = attachment.stats()["appliance_restarts"]
+    attachment.detach()
+    digest = hashlib.sha256(_torch_state.encode(net.state_dict())).hexdigest()
+    print(json.dumps({"digest": digest, "restarts": restarts, "longest_s": max(pauses)}))
+
+
+main()

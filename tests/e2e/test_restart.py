@@ -1,0 +1,96 @@
+"""The appliance is killed with -9 and started again, while PyTorch ranks train through it over UDP.
+
+The parameters at the end are, to the bit, those of a training that nothing disturbed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from lab import Lab, missing
+from test_errors import fails
+from workers import BUILD, finish, read_line, start, wait_joined
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS, STEPS = 3, 40
+KILLED_AFTER = (7, 21)  # steps of rank 0
+
+
+def kill(box):
+    os.killpg(box.pid, signal.SIGKILL)
+    box.wait()
+
+
+def start_training(lab, how):
+    library = os.environ.get("SLUICE_LIBRARY", BUILD.resolve() / "client" / "libsluice.so")
+    env = {"SLUICE_ADDRESS": lab.url, "SLUICE_SECRET": "lab", "WORLD_SIZE": str(RANKS),
+           "SLUICE_RUN_ID": f"{how}-{len(lab._processes)}", "SLUICE_LIBRARY": str(library),
+           "PYTHONPATH": str(ROOT / "client" / "python"), "OMP_NUM_THREADS": "1",
+           "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(29500 + len(lab._processes)),
+           "GLOO_SOCKET_IFNAME": "eth0"}
+    command = ["/usr/bin/python3", "-u", str(Path(__file__).with_name("restart_worker.py")), how,
+               str(STEPS)]
+    return [lab.popen(rank, command, env={**env, "RANK": str(rank)}, stdin=subprocess.DEVNULL,
+                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for rank in range(RANKS)]
+
+
+def end_training(ranks):
+    reports = []
+    for rank, process in enumerate(ranks):
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, f"rank {rank} ended with {process.returncode}:\n{err}"
+        reports.append(json.loads(out.splitlines()[-1]))
+    return reports
+
+
+def test_a_training_goes_on_with_the_same_bits():
+    pytest.importorskip("torch")
+    with Lab(hosts=RANKS) as lab:
+        box = lab.start_appliance(BUILD)
+        undisturbed = end_training(start_training(lab, "attach"))
+        assert len({one["digest"] for one in undisturbed}) == 1, undisturbed
+        assert all(one["restarts"] == 0 for one in undisturbed), undisturbed
+        for how in ("attach", "overlap"):
+            ranks = start_training(lab, how)
+            for step in KILLED_AFTER:
+                while int(read_line(ranks[0]) or STEPS) < step:
+                    pass
+                kill(box)
+                box = lab.start_appliance(BUILD)
+            survived = end_training(ranks)
+            assert {one["digest"] for one in survived} == {undisturbed[0]["digest"]}, survived
+            assert all(one["restarts"] == len(KILLED_AFTER) for one in survived), survived
+
+
+def test_an_appliance_that_is_stopped_in_order_is_waited_for_as_well():
+    with Lab(hosts=2) as lab:
+        box = lab.start_appliance(BUILD)
+        workers = [start(lab, rank, lab.url, rank, 2, steps=2000, elems=5000, pause_ms=1)
+                   for rank in range(2)]
+        for worker in workers:
+            wait_joined(worker)
+        box.terminate()
+        assert box.wait(300) == 0
+        lab.start_appliance(BUILD)
+        for worker in workers:
+            report = finish(worker)
+            assert report["exit"] == 0, report
+
+
+def test_an_appliance_that_does_not_come_back_ends_the_job_by_name():
+    with Lab(hosts=2) as lab:
+        box = lab.start_appliance(BUILD)
+        workers = [start(lab, rank, lab.url, rank, 2, steps=100000, elems=5000, restart_ms=6000)
+                   for rank in range(2)]
+        for worker in workers:
+            wait_joined(worker)
+        kill(box)
+        for worker in workers:
+            report = finish(worker)
+            fails(report, "10.77.0.1:7700", "restart_timeout", "silent for 6", status="unreachable")
