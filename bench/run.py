@@ -27,6 +27,7 @@ import priority
 import prune
 import queues
 import report
+import restart
 import scale
 import sfcd
 import store
@@ -43,8 +44,8 @@ from papers.switch_priority import bench as switch_priority
 BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "big": big,
            "sfcd": sfcd, "cutoff": cutoff, "local": local, "latency": latency, "calls": calls,
            "client": client, "allreduce": allreduce, "saina": saina,
-           "straggler": straggler, "queue": queues, "priority": priority, "fairness": fairness,
-           "pipe": pipe,
+           "straggler": straggler, "restart": restart, "queue": queues, "priority": priority,
+           "fairness": fairness, "pipe": pipe,
            "prune": prune, "gpu": gpu, "store": store,
            "switch": switch, "ddp_overlap": ddp_overlap, "hook": hook,
            "switch_priority": switch_priority,

@@ -1,0 +1,153 @@
+"""The restart bench: an appliance that is killed with -9 and started again while a job sums.
+
+Ranks, one a host of the namespace lab (tests/lab, sluiced on af_packet ports), sum known integers
+step after step over udp://, and check every element. Each round kills sluiced in mid-step and
+starts it again at once. The pause of a round is the time from the new process's line "ready" (when
+it was written to the log) to the end of the next step, a short one, on the last rank: what the job
+adds to the time that the box takes to start. lost_steps: steps that a rank did not end, or ended
+twice; identical: every element of every sum was right on every rank.
+
+What surviving costs is measured without a kill, in turns: the time of a step with restart_timeout
+on, over that with 0, both medians of the turns' medians. A rank's memory for it is 4 bytes an
+element and 40 a chunk; on the wire it costs nothing before a restart.
+
+What can go wrong: the links are unshaped and ranks share the cores with sluiced, so a copy shows
+more than on a network that is the limit.
+"""
+import json
+import os
+import signal
+import statistics
+import subprocess
+import time
+
+import report
+
+DESCRIPTION = "sluiced killed and started again under a job over udp: lost steps, pause, cost"
+WORKER = os.path.join(report.ROOT, "bench", "restart_worker.py")
+RUNS_S = 0.3  # of a job between two kills
+
+
+def add_options(parser):
+    parser.add_argument("--rounds", type=int, default=20, metavar="N", help="kills (default 20)")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="default 4")
+    parser.add_argument("--elements", type=int, default=100_000, metavar="N",
+                        help="float32 a step while sluiced is killed (default 100000)")
+    parser.add_argument("--turn-elements", type=int, default=1_000_000, metavar="N",
+                        help="float32 a step while the cost is measured (default 1000000)")
+    parser.add_argument("--turns", type=int, default=5, metavar="N",
+                        help="of the cost's measurement, with and without; 0: none (default 5)")
+    parser.add_argument("--turn-steps", type=int, default=40, metavar="N",
+                        help="steps of a turn (default 40)")
+
+
+class Run:
+    """The ranks of one job in the lab."""
+
+    def __init__(self, lab, elements, restart_s):
+        library = os.environ.get("SLUICE_LIBRARY",
+                                 os.path.join(report.build_dir(), "client", "libsluice.so"))
+        env = {"SLUICE_ADDRESS": lab.url, "SLUICE_SECRET": "lab", "WORLD_SIZE": str(lab.hosts),
+               "SLUICE_RUN_ID": f"restart-{time.monotonic_ns()}", "SLUICE_LIBRARY": library,
+               "PYTHONPATH": os.path.join(report.ROOT, "client", "python")}
+        self.logs = [lab.directory / f"rank{rank}.out" for rank in range(lab.hosts)]
+        self.ranks = []
+        for rank, log in enumerate(self.logs):
+            with log.open("wb") as output:
+                self.ranks.append(lab.popen(
+                    rank, [report.PYTHON, "-u", WORKER, str(elements), str(restart_s)],
+                    env={**env, "RANK": str(rank)}, stdin=subprocess.PIPE, stdout=output,
+                    stderr=subprocess.PIPE))
+        self.wait(lambda: all(times for times in self.times()), "the first step")
+
+    def wait(self, condition, what, timeout_s=120):
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            for rank, process in enumerate(self.ranks):
+                if process.poll() is not None:
+                    raise report.BenchError(f"rank {rank} has ended: "
+                                            f"{process.stderr.read().decode()}")
+            if time.monotonic() > deadline:
+                raise report.BenchError(f"no sign of {what} after {timeout_s} s")
+            time.sleep(0.01)
+
+    def times(self):
+        """Of each rank: when its steps ended, in ns, by step."""
+        found = []
+        for log in self.logs:
+            lines = log.read_text().splitlines(keepends=True)
+            words = [line.split() for line in lines if line[:1].isdigit() and line.endswith("\n")]
+            found.append({int(step): int(ns) for step, ns in words})
+        return found
+
+    def end(self):
+        """What each rank says at the end."""
+        self.ranks[0].stdin.close()
+        said = []
+        for rank, (process, log) in enumerate(zip(self.ranks, self.logs)):
+            if process.wait(120) != 0:
+                raise report.BenchError(f"rank {rank}: {process.stderr.read().decode()}")
+            said.append(json.loads(log.read_text().splitlines()[-1]))
+        return said
+
+
+def pause_ms(run, ready_ns):
+    """From then to the end of the first step that ended after it on every rank."""
+    ends = []
+    for times in run.times():
+        later = [ns for ns in times.values() if ns > ready_ns]
+        if not later:
+            return None
+        ends.append(min(later))
+    return (max(ends) - ready_ns) / 1e6
+
+
+def kill_rounds(lab, box, options):
+    run = Run(lab, options.elements, 60)
+    pauses = []
+    for _ in range(options.rounds):
+        time.sleep(RUNS_S)
+        os.killpg(box.pid, signal.SIGKILL)
+        box.wait()
+        box = lab.start_appliance(report.build_dir())
+        ready_ns = os.stat(lab.directory / "sluiced.log").st_mtime_ns
+        run.wait(lambda ready_ns=ready_ns: pause_ms(run, ready_ns) is not None, "a step", 60)
+        pauses.append(pause_ms(run, ready_ns))
+    said = run.end()
+    lost = sum(abs(one["steps"] - len(times)) for one, times in zip(said, run.times()))
+    lost += sum(one["steps"] != said[0]["steps"] for one in said)
+    survived = min(one["restarts"] for one in said)
+    return box, pauses, lost, all(one["wrong"] == 0 for one in said), survived
+
+
+def step_ms(lab, options, restart_s):
+    run = Run(lab, options.turn_elements, restart_s)
+    run.wait(lambda: len(run.times()[0]) > options.turn_steps, "the last step of a turn")
+    times = list(run.times()[0].values())
+    run.end()
+    return statistics.median(later - earlier for earlier, later in zip(times, times[1:])) / 1e6
+
+
+def run(options):
+    import lab as lab_module
+    try:
+        with lab_module.Lab(hosts=options.ranks) as lab:
+            box = lab.start_appliance(report.build_dir())
+            with_ms, without_ms = report.Samples(), report.Samples()
+            for _ in range(options.turns):
+                with_ms.add(step_ms(lab, options, 60))
+                without_ms.add(step_ms(lab, options, 0))
+            box, pauses, lost, identical, survived = kill_rounds(lab, box, options)
+    except lab_module.LabError as error:
+        raise report.BenchError(str(error)) from error
+    megabytes = 4 * options.turn_elements / 1e6
+    report.table(["", "ms"], [["pause, median", f"{statistics.median(pauses):.0f}"],
+                              ["pause, longest", f"{max(pauses):.0f}"]])
+    figures = {}
+    if options.turns:
+        report.table(["a step of " + f"{megabytes:.1f} MB", "ms"],
+                     [["with restart_timeout", with_ms.cell()], ["without", without_ms.cell()]])
+        figures["step_cost"] = round(with_ms.median / without_ms.median, 3)
+    report.result("restart", rounds=options.rounds, survived=survived, lost_steps=lost,
+                  identical=int(identical), pause_p50_ms=round(statistics.median(pauses)),
+                  pause_max_ms=round(max(pauses)), **figures)
