@@ -139,7 +139,8 @@ std::string Worker::describe_log() const {
       {Kind::kFellBehind, "fell behind"}, {Kind::kStateWanted, "wanted"},
       {Kind::kStateSent, "state sent"},   {Kind::kStateReceived, "state"},
       {Kind::kStateUnwanted, "unwanted"}, {Kind::kLeft, "left"},
-      {Kind::kReturned, "goes on"},       {Kind::kFailed, "failed"}};
+      {Kind::kReturned, "goes on"},       {Kind::kFailed, "failed"},
+      {Kind::kCreditLimits, "limited"}};
   std::string text;
   for (const LoggedEvent& event : log_) {
     if (event.kind == Kind::kTensorDone || event.kind == Kind::kPushDone ||
