@@ -105,7 +105,7 @@ def test_a_world_size_that_disagrees(lab):
 
 def test_an_mtu_that_does_not_carry_a_chunk(lab):
     report = timed(start(lab, 0, lab.url, 0, 1, job="mtu", mtu=9000))
-    fails(report, "10.77.0.1:7700", "mtu", "1472", "8922")
+    fails(report, "10.77.0.1:7700", "mtu", "1472", "8926")
 
 
 def test_a_smaller_mtu_at_the_appliance():
@@ -113,7 +113,7 @@ def test_a_smaller_mtu_at_the_appliance():
         config = small.config(port_mtu=1000, limits="chunk_bytes_max = 832")
         small.start_appliance(BUILD, config)
         report = timed(start(small, 0, small.url, 0, 1, job="mtu"))
-        fails(report, "10.77.0.1:7700", "mtu", "972", "1434")
+        fails(report, "10.77.0.1:7700", "mtu", "972", "1438")
 
 
 def test_ranks_that_do_not_come_are_named(lab):

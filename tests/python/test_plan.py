@@ -51,7 +51,8 @@ def test_chunks_are_what_the_appliance_takes(mtu, wire, address):
     assert made.chunk_bytes - 4 < elems_bytes <= made.chunk_bytes
     a_result = elems_bytes + model.result_header_bytes(2)
     asked_again = stats["probes"] * a_result  # on a slow machine
-    assert 0.999 * 500 * a_result <= stats["bytes_received"] <= 1.001 * 500 * a_result + asked_again
+    # Feedback about the tail of a step is a thousandth, too.
+    assert 0.999 * 500 * a_result <= stats["bytes_received"] <= 1.002 * 500 * a_result + asked_again
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8, 64, 1000])
@@ -113,7 +114,7 @@ def test_it_says_so_in_words_with_what_it_was_given(capsys):
     assert command_line.main(given) == 0
     out = capsys.readouterr().out
     assert "16 workers, links of 10 Gb/s, MTU 1500; a step sums 25,600,000 elements" in out
-    assert "One box of 4 cores: 91.4 ms a step; a worker's link sets it (links 91.4" in out
+    assert "One box of 4 cores: 91.7 ms a step; a worker's link sets it (links 91.7" in out
     assert "Several boxes: one is enough" in out
     assert "in the worker's kernel, at most 262 us of its link." in out
     assert "A ring: 163 ms, of float32; its links set it" in out
@@ -121,12 +122,12 @@ def test_it_says_so_in_words_with_what_it_was_given(capsys):
     assert command_line.main([*given[:5], "--cores", "1", *given[7:]]) == 0
     out = capsys.readouterr().out
     assert "the box's cores set it" in out
-    assert "Several boxes: 3 of them take 91.4 ms, and a worker's link sets it" in out
+    assert "Several boxes: 3 of them take 91.7 ms, and a worker's link sets it" in out
     assert "it does not: give it more cores" in out
     assert command_line.main([*given, "--wire", "int8"]) == 0
     out = capsys.readouterr().out
     assert "102.4 MB a worker, over the wire as int8, in 19,105 chunks of 1,344 bytes" in out
-    assert "One box of 4 cores: 22.9 ms a step; a worker's link sets it" in out
+    assert "One box of 4 cores: 23 ms a step; a worker's link sets it" in out
     assert "A ring: 163 ms, of float32" in out
     assert command_line.main([*given[:3], "--link", "1000", "--cores", "64", *given[7:]]) == 0
     assert "45.7 ms a step; a worker's core sets it" in capsys.readouterr().out

@@ -20,7 +20,7 @@ _IP_UDP_BYTES = 20 + 8
 _IP_TCP_BYTES = 20 + 32
 # What a worker's kernel may hold over UDP: SO_SNDBUF, which it doubles, and a train beyond.
 _STANDING_QUEUE_BYTES = 2 * (128 << 10) + 65_400
-_RESULT_BYTES = 16 + 66  # the longest headers: a result's, and a word for 64 workers
+_RESULT_BYTES = 16 + 70  # the longest headers: a result's, and a word for 64 workers
 
 
 def result_header_bytes(workers):

@@ -62,15 +62,15 @@ TEST(Checks, TheMtuMustCarryTheLargestChunkToTheLargestJob) {
   // 28 bytes of IPv4 and UDP, 80 of the protocol and a mask word for 64 workers.
   const std::string limits = "[limits]\nchunk_bytes_max = 1344\n";
   EXPECT_THAT(
-      ConfigFile(kGoodPort + "mtu = 1461\n" + limits).errors(),
-      ElementsAre("a.toml:5: mtu does not carry chunk_bytes_max: 1461 bytes for chunks of 1344 and "
-                  "headers of 118; raise mtu to 1462 or lower chunk_bytes_max to 1280"));
-  EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 1462\n" + limits).errors(), IsEmpty());
+      ConfigFile(kGoodPort + "mtu = 1465\n" + limits).errors(),
+      ElementsAre("a.toml:5: mtu does not carry chunk_bytes_max: 1465 bytes for chunks of 1344 and "
+                  "headers of 122; raise mtu to 1466 or lower chunk_bytes_max to 1280"));
+  EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 1466\n" + limits).errors(), IsEmpty());
   const std::string v6 = "[appliance]\naddress6 = \"fd00::1/64\"\n" + kGoodPort;
-  EXPECT_THAT(ConfigFile(v6 + "mtu = 1481\n" + limits).errors(),
-              ElementsAre(HasSubstr("headers of 138; raise mtu to 1482")));
+  EXPECT_THAT(ConfigFile(v6 + "mtu = 1485\n" + limits).errors(),
+              ElementsAre(HasSubstr("headers of 142; raise mtu to 1486")));
   EXPECT_THAT(ConfigFile(kGoodPort + limits + "workers_per_job = 1024\n").errors(),
-              ElementsAre(HasSubstr("headers of 238; raise mtu to 1582")));
+              ElementsAre(HasSubstr("headers of 242; raise mtu to 1586")));
   EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 9000\n[limits]\nchunk_bytes_max = 8832\n").errors(),
               IsEmpty());
 }

@@ -90,11 +90,13 @@ TEST_F(Loss, lost_probes_are_asked_again) {
 
 TEST_F(Loss, lost_answers_are_asked_for_again) {
   const RunIndex run = world().add_run(make_plan(2, 1, {2000}));
-  int contributions = 0;
+  int results = 0;
   int answers = 0;
   world().set_filter([&](Passing& passing) {
-    if (is_contribution(passing) && rank_of(passing) == 0 && ++contributions <= 4)
+    if (is_result(passing) && rank_of(passing) == 1 && results < 5) {
+      ++results;
       passing.drop = true;
+    }
     if (passing.packet.type() == PacketType::kAnswer && ++answers <= 3) passing.drop = true;
   });
   expect_completed(run, 3 * kSecond);
