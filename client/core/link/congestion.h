@@ -9,9 +9,10 @@
 // product and a small queue beside it, which keeps the path busy while feedback is late. A round
 // ends when all that was in flight at its start has arrived or been passed. Slow start doubles the
 // window each round until the rate grows by less than a quarter in three rounds, or the round trip
-// says that a queue stands (as HyStart, RFC 9406). A loss of less than 3 % is no signal: the sums
-// need no order, and what was lost is known exactly. More than that, and congestion-experienced
-// marks (RFC 8257), make the queue smaller, which then grows again by a tenth a round.
+// says that a queue stands (as HyStart, RFC 9406). A loss of less than 2 % is no signal: the sums
+// need no order, and what was lost is known exactly. A greater loss halves the queue, and
+// congestion-experienced marks shrink it by half their share (RFC 8257); a thousand packets without
+// either give a tenth back.
 // Pure; used by Flow on the session's thread.
 #pragma once
 
@@ -28,7 +29,7 @@ class RttEstimator {
   static constexpr DurationNs kMinTimeout = 2 * kMillisecond;
   static constexpr DurationNs kMaxTimeout = 500 * kMillisecond;
   static constexpr DurationNs kFirstTimeout = 50 * kMillisecond;  // before the first sample
-  static constexpr DurationNs kFirstRtt = 5 * kMillisecond;       // likewise
+  static constexpr DurationNs kFirstRtt = 5 * kMillisecond;       // before the first sample
 
   void sample(DurationNs rtt_ns) noexcept;
   bool valid() const noexcept { return smoothed_ns_ != 0; }
@@ -36,7 +37,7 @@ class RttEstimator {
   // The least of all samples, 0 before the first: of a packet that waited nowhere.
   DurationNs shortest_ns() const noexcept { return shortest_ns_; }
   DurationNs timeout_ns() const noexcept;
-  // Likewise where no other worker is waited for.
+  // The timeout of a packet that waits for no other worker: shorter.
   DurationNs confirm_ns() const noexcept;
 
  private:
