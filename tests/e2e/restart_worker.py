@@ -1,10 +1,12 @@
 """One rank of a training whose appliance may be killed and started again.
 
-    restart_worker.py HOW STEPS     rank, address, ... from the environment; HOW: attach, overlap
+    restart_worker.py HOW STEPS [STEP ...]  rank, address, ... from the environment
+                                            HOW: attach, overlap
 
 A small network learns numbers drawn from a seed, with a broadcast every few steps. Prints the
-number of each step that is done, and at the end a line of JSON: the digest of all parameters, and
-how many restarts the job has survived.
+number of each step that is done; after each STEP rank 0 waits for a line on its standard input, and
+the others wait in their next step. Prints at the end a line of JSON: the digest of all parameters,
+and how many restarts the job has survived.
 """
 
 import hashlib
@@ -26,6 +28,7 @@ WIDTH = 512
 
 def main():
     how, steps = sys.argv[1], int(sys.argv[2])
+    waits_after = {int(step) for step in sys.argv[3:]}
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -51,6 +54,8 @@ def main():
             assert (told == step).all(), (step, told)
         pauses.append(time.monotonic() - begun)
         print(step, flush=True)
+        if rank == 0 and step in waits_after:
+            sys.stdin.readline()
     attachment.job.barrier()
     restarts = attachment.stats()["appliance_restarts"]
     attachment.detach()

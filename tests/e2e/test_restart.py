@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS, STEPS = 3, 40
-KILLED_AFTER = (7, 21)  # steps of rank 0
+KILLED_AFTER = (7, 21)  # steps of rank 0, which waits there: the others are in the next step
 
 
 def kill(box):
@@ -26,7 +26,7 @@ def kill(box):
     box.wait()
 
 
-def start_training(lab, how):
+def start_training(lab, how, waits_after=()):
     library = os.environ.get("SLUICE_LIBRARY", BUILD.resolve() / "client" / "libsluice.so")
     env = {"SLUICE_ADDRESS": lab.url, "SLUICE_SECRET": "lab", "WORLD_SIZE": str(RANKS),
            "SLUICE_RUN_ID": f"{how}-{len(lab._processes)}", "SLUICE_LIBRARY": str(library),
@@ -34,8 +34,8 @@ def start_training(lab, how):
            "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(29500 + len(lab._processes)),
            "GLOO_SOCKET_IFNAME": "eth0"}
     command = ["/usr/bin/python3", "-u", str(Path(__file__).with_name("restart_worker.py")), how,
-               str(STEPS)]
-    return [lab.popen(rank, command, env={**env, "RANK": str(rank)}, stdin=subprocess.DEVNULL,
+               str(STEPS), *map(str, waits_after)]
+    return [lab.popen(rank, command, env={**env, "RANK": str(rank)}, stdin=subprocess.PIPE,
                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             for rank in range(RANKS)]
 
@@ -57,11 +57,13 @@ def test_a_training_goes_on_with_the_same_bits():
         assert len({one["digest"] for one in undisturbed}) == 1, undisturbed
         assert all(one["restarts"] == 0 for one in undisturbed), undisturbed
         for how in ("attach", "overlap"):
-            ranks = start_training(lab, how)
+            ranks = start_training(lab, how, KILLED_AFTER)
             for step in KILLED_AFTER:
                 while int(read_line(ranks[0]) or STEPS) < step:
                     pass
                 kill(box)
+                ranks[0].stdin.write("\n")
+                ranks[0].stdin.flush()
                 box = lab.start_appliance(BUILD)
             survived = end_training(ranks)
             assert {one["digest"] for one in survived} == {undisturbed[0]["digest"]}, survived
