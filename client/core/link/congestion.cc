@@ -59,17 +59,19 @@ void Congestion::check() const noexcept {
 
 void Congestion::on_arrived(const Arrivals& arrivals) noexcept {
   note_floor(arrivals);
-  arrived_ += arrivals.arrived;
-  limited_ &= arrivals.limited;
-  if (arrivals.rtt_ns > 0) shortest_ns_ = std::min(shortest_ns_, arrivals.rtt_ns);
   judged_advanced_ += arrivals.advanced;
   judged_arrived_ += arrivals.arrived;
   judged_marked_ += std::min(arrivals.marked, arrivals.arrived);
-  left_ -= std::min(left_, arrivals.advanced);
-  if (left_ == 0 && arrivals.advanced != 0) {
-    end_round(arrivals);
-    resize();
-    begin_round(arrivals);
+  if (arrivals.arrived != 0) heard_ns_ = arrivals.now;
+  if (in_round_) {
+    arrived_ += arrivals.arrived;
+    limited_ &= arrivals.limited;
+    if (arrivals.rtt_ns > 0) shortest_ns_ = std::min(shortest_ns_, arrivals.rtt_ns);
+    left_ -= std::min(left_, arrivals.advanced);
+    if (left_ == 0) {
+      end_round(arrivals);
+      resize();
+    }
   }
   check();
 }
@@ -83,26 +85,30 @@ void Congestion::note_floor(const Arrivals& arrivals) noexcept {
     floor_at_ns_ = arrivals.now;
   } else if (!draining_ && arrivals.now - floor_at_ns_ > kFloorLifetime) {
     draining_ = true;
+    in_round_ = false;
     resize();
-    begin_round(arrivals);
   }
 }
 
-void Congestion::begin_round(const Arrivals& arrivals) noexcept {
-  began_ns_ = arrivals.now;
-  left_ = arrivals.in_flight;
+void Congestion::begin_round(std::uint32_t in_flight) noexcept {
+  in_round_ = true;
+  idle_before_ = in_flight == 0;
+  began_ns_ = heard_ns_;
+  left_ = in_flight + 1;
   arrived_ = 0;
   shortest_ns_ = kNever;
   limited_ = true;
-  idle_before_ = arrivals.in_flight == 0;
 }
 
 void Congestion::end_round(const Arrivals& arrivals) noexcept {
-  // What left after a pause took a round trip, whenever the pause began.
+  in_round_ = false;
+  // What the appliance held is no time of the path's, where it answers a pause's first packet.
   const DurationNs took_ns =
       std::max<DurationNs>(idle_before_ ? arrivals.rtt_ns : arrivals.now - began_ns_, 1);
   const double found = arrived_ * static_cast<double>(kSecond) / static_cast<double>(took_ns);
-  if (limited_ || found > rate()) {
+  // The first answers after a pause may tell of a few packets alone.
+  const bool whole = !idle_before_ || 2 * arrived_ >= window_;
+  if ((limited_ && whole) || found > rate()) {
     rates_[next_rate_] = found;
     next_rate_ = (next_rate_ + 1) % kRounds;
   }

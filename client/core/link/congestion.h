@@ -7,10 +7,12 @@
 // Congestion is a model of the path, as BBR's (draft-ietf-ccwg-bbr): the highest rate of arrival
 // over the last rounds, and the shortest round trip of the last ten seconds. The window is their
 // product and a small queue beside it, which keeps the path busy while feedback is late. A round
-// ends when all that was in flight at its start has arrived or been passed. Slow start doubles the
-// window each round until the rate grows by less than a quarter in three rounds, or the round trip
-// says that a queue stands (as HyStart, RFC 9406). A loss of less than 2 % is no signal: the sums
-// need no order, and what was lost is known exactly. A greater loss halves the queue, and
+// begins with a packet and ends when that has arrived or been passed. Its rate is what arrived
+// meanwhile over the time since the feedback before the packet: a round trip at least, so feedback
+// that is heard at once, after the thread did not run, makes no path look fast. Slow start doubles
+// the window each round until the rate grows by less than a quarter in three rounds, or the round
+// trip says that a queue stands (as HyStart, RFC 9406). A loss of less than 2 % is no signal: the
+// sums need no order, and what was lost is known exactly. A greater loss halves the queue, and
 // congestion-experienced marks shrink it by half their share (RFC 8257); a thousand packets without
 // either give a tenth back.
 // Pure; used by Flow on the session's thread.
@@ -58,7 +60,6 @@ class Congestion {
     std::uint32_t advanced = 0;   // how far the highest number that arrived went up
     std::uint32_t arrived = 0;    // packets
     std::uint32_t marked = 0;     // of those, with the mark
-    std::uint32_t in_flight = 0;  // after it
     DurationNs rtt_ns = 0;        // of the highest number; 0: it went not up
     bool limited = true;          // before it the window was in use: the path set the pace
   };
@@ -71,6 +72,10 @@ class Congestion {
   std::uint32_t window() const noexcept { return window_; }
   // Packets a second at which the window is to leave; 0: at once, as nothing is known yet.
   double pace() const noexcept { return pace_; }
+  // A packet leaves, `in_flight` are before it.
+  void on_sent(std::uint32_t in_flight) noexcept {
+    if (!in_round_) begin_round(in_flight);
+  }
   void on_arrived(const Arrivals& arrivals) noexcept;
   // The path holds as much as the cap allows, or more.
   bool capped() const noexcept { return capped_; }
@@ -78,7 +83,7 @@ class Congestion {
  private:
   static constexpr std::size_t kRounds = 4;  // whose rates are remembered
 
-  void begin_round(const Arrivals& arrivals) noexcept;
+  void begin_round(std::uint32_t in_flight) noexcept;
   void end_round(const Arrivals& arrivals) noexcept;
   void judge() noexcept;
   bool queue_stands() const noexcept;
@@ -101,12 +106,14 @@ class Congestion {
   bool draining_ = false;  // a round with less in flight than the path holds, to see its floor
 
   // The round under way.
+  bool in_round_ = false;
   TimeNs began_ns_ = 0;
-  std::uint32_t left_ = 0;  // numbers in flight when it began that have not been passed
+  std::uint32_t left_ = 0;  // numbers to arrive or be passed until it ends
   std::uint32_t arrived_ = 0;
   DurationNs shortest_ns_ = kNever;
   bool limited_ = true;
   bool idle_before_ = true;  // nothing was in flight when it began
+  TimeNs heard_ns_ = 0;      // the last feedback that told of an arrival
 
   bool slow_start_ = true;
   double fastest_ = 0;             // in slow start

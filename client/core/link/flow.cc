@@ -51,7 +51,6 @@ Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs
     received_ = feedback.received_count;
     marked_ = feedback.marked_count;
   }
-  arrivals.in_flight = in_flight();
   congestion_.on_arrived(arrivals);
   // Some came after all that were taken for lost, or whose holes no feedback shows any more.
   std::int32_t unexplained = ahead(highest_ - received_, accepted_);

@@ -57,6 +57,7 @@ class Flow {
     advertised_ = credit;
     ++unreported_;
     pacer_.sent(1);
+    congestion_.on_sent(in_flight());
     holes_.sent(++sent_, priority);
     return {.number = sent_,
             .timestamp_us = wire_time_us(now),

@@ -171,6 +171,24 @@ TEST(Congestion, NeedsNoFeedbackForEachPacket) {
   }
 }
 
+// A progress thread that did not run hears a round's feedback in no time at all: the path is not as
+// fast as that.
+TEST(Congestion, IsNotFooledByFeedbackThatIsHeardAtOnce) {
+  for (const std::uint32_t reported : {1u, 8u}) {
+    Path path({.packets_per_second = 4'000, .round_trip_ns = 200 * kMicrosecond});
+    SluiceSource& source = path.add<SluiceSource>();
+    source.reported = reported;
+    path.run_for(2 * kSecond);
+    path.take_longest_queue();
+    path.options.wake_ns = 40 * kMillisecond;
+    path.run_for(2 * kSecond);
+    path.options.wake_ns = 1;
+    EXPECT_GE(share(path, source, 100 * kMillisecond, kSecond), 0.97) << reported;
+    EXPECT_LE(path.take_longest_queue(), 80u) << reported;
+    EXPECT_EQ(path.dropped(), 0u) << reported;
+  }
+}
+
 TEST(Pacer, LetsABurstLeaveAndThenKeepsThePace) {
   Pacer pacer;
   const double pace = 1000;

@@ -24,6 +24,7 @@ struct PathOptions {
   double loss = 0;               // of each packet, at random
   std::uint32_t mark_above = 0;  // packets that wait; 0: nothing is marked
   DurationNs jitter_ns = 0;      // of feedback, which keeps its order
+  DurationNs wake_ns = 1;        // feedback is heard at multiples of this, all that is there at once
 };
 
 // One end of the path: sends as it may, and hears what arrived.
@@ -52,6 +53,7 @@ class SluiceSource : public Source {
     return pacer_.may_send(congestion_.pace(), now) ? now : pacer_.next_ns();
   }
   void sent(TimeNs) override {
+    congestion_.on_sent(sent_ - highest_);
     ++sent_;
     pacer_.sent(1);
   }
@@ -66,7 +68,6 @@ class SluiceSource : public Source {
                             .advanced = advanced,
                             .arrived = unreported_arrived_,
                             .marked = unreported_marked_,
-                            .in_flight = sent_ - highest_,
                             .rtt_ns = now - feedback.sent_ns,
                             .limited = limited});
     unreported_arrived_ = unreported_marked_ = 0;
@@ -208,7 +209,8 @@ class Path {
     const auto jitter_ns =
         static_cast<DurationNs>(draw_(random_) * static_cast<double>(options.jitter_ns));
     entry.last_ns = std::max(entry.last_ns, free_at_ns_ + options.round_trip_ns + jitter_ns);
-    entry.feedback.push_back({.at_ns = entry.last_ns,
+    const TimeNs wake_ns = (entry.last_ns / options.wake_ns + 1) * options.wake_ns;
+    entry.feedback.push_back({.at_ns = wake_ns,
                               .sent_ns = now_,
                               .number = entry.number,
                               .marked = options.mark_above != 0 && before >= options.mark_above});
