@@ -48,11 +48,20 @@ void Link::drop(FrameIndex frame, LinkDrop reason, FramePool& pool) {
   pool.give_back(frame);
 }
 
+// A burst begins so rarely that the share of all frames is loss_ppm (Gilbert 1960).
+bool Link::loses(Random& random) {
+  if (options.loss_burst <= 1) return random.chance_ppm(options.loss_ppm);
+  losing_ = losing_ && options.loss_ppm != 0
+                ? !random.one_in(options.loss_burst)
+                : random.chance_ppm(options.loss_ppm / options.loss_burst);
+  return losing_;
+}
+
 void Link::send(FrameIndex frame, FramePool& pool, Random& random, EventQueue& events, TimeNs now,
                 DurationNs extra_delay_ns) {
   ++counters_.in;
   if (partitioned) return drop(frame, LinkDrop::kPartition, pool);
-  if (random.chance_ppm(options.loss_ppm)) return drop(frame, LinkDrop::kLoss, pool);
+  if (loses(random)) return drop(frame, LinkDrop::kLoss, pool);
   if (random.chance_ppm(options.duplicate_ppm)) {
     const FrameIndex twin = pool.copy(frame);
     ++counters_.in;

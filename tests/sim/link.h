@@ -22,6 +22,7 @@ namespace sluice::sim {
 
 struct LinkOptions {
   std::uint32_t loss_ppm = 0;
+  std::uint32_t loss_burst = 1;  // frames that are lost in a row, on average
   std::uint32_t duplicate_ppm = 0;
   std::uint32_t corrupt_ppm = 0;
   std::uint32_t reorder_ppm = 0;        // held back for up to reorder_delay_ns
@@ -85,6 +86,7 @@ class Link {
  private:
   void enqueue(FrameIndex frame, FramePool& pool, EventQueue& events, TimeNs now);
   void drop(FrameIndex frame, LinkDrop reason, FramePool& pool);
+  bool loses(Random& random);
   bool take_next(FramePool& pool);
 
   std::uint32_t id_;
@@ -93,6 +95,7 @@ class Link {
   std::vector<FrameIndex> train_;  // the frames that go on the wire now
   LinkCounters counters_;
   bool busy_ = false;
+  bool losing_ = false;  // the last frame was lost, and a burst may go on
   bool overtook_ = false;
 };
 

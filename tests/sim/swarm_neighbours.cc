@@ -123,6 +123,25 @@ void draw_misfits(Random& random, SwarmOptions& options) {
   }
 }
 
+// Round trips of up to 200 ms, losses in a row, and a route that becomes ten times as slow or fast.
+void draw_long_paths(Random& random, SwarmOptions& options) {
+  if (!random.one_in(5)) return;
+  const DurationNs delay_ns =
+      pick(random, std::array{5 * kMillisecond, 15 * kMillisecond, 100 * kMillisecond});
+  const std::uint32_t burst = pick(random, std::array{1u, 4u, 16u});
+  for (LinkOptions* link : {&options.world.uplink, &options.world.downlink}) {
+    link->delay_ns = delay_ns;
+    link->loss_burst = burst;
+    // What is lost costs a round trip each time, and the bounds are for as many as short paths
+    // need.
+    link->loss_ppm = std::min(link->loss_ppm, 10'000u);
+  }
+  const std::uint64_t rate = options.world.uplink.bytes_per_second;
+  for (std::uint64_t i = random.below(3); i > 0; --i)
+    options.rate_changes.push_back({.at = random.between(0, options.faults_stop_at),
+                                    .bytes_per_second = random.one_in(2) ? rate / 10 : rate * 10});
+}
+
 const char* name_of(MisfitKind kind) {
   switch (kind) {
     case MisfitKind::kStorm: return "storm";
@@ -185,6 +204,8 @@ void draw_trials(std::uint64_t seed, SwarmOptions& options) {
   draw_making(making, options);
   Random misfits(mix(seed, 0x315F17));
   draw_misfits(misfits, options);
+  Random paths(mix(seed, 0x9A745));
+  draw_long_paths(paths, options);
 }
 
 // Where another kind of job, or a fault that ends one, is drawn, there is none.
@@ -218,7 +239,12 @@ void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
 
 DurationNs SwarmOptions::restart_ns() const {
   DurationNs total_ns = 0;
-  for (const Restart& restart : restarts) total_ns += restart.at + restart.down_ns + 3 * kSecond;
+  // The ranks state what they have one after the other, perhaps twice: a round trip each.
+  std::size_t ranks = 0;
+  for (const SwarmJob& job : jobs) ranks = std::max(ranks, job.plan.ranks.size());
+  const DurationNs states_ns = static_cast<DurationNs>(2 * ranks) * 2 * world.uplink.delay_ns;
+  for (const Restart& restart : restarts)
+    total_ns += restart.at + restart.down_ns + 3 * kSecond + states_ns;
   return total_ns;
 }
 
@@ -239,6 +265,9 @@ std::string describe_trials(const SwarmOptions& options) {
     out << "\n  rebind: worker " << rebind.worker << " at_ms=" << rebind.at / kMillisecond;
   if (const std::uint64_t speed = options.world.appliance.memory_bytes_per_second; speed != 0)
     out << "\n  making: " << speed / 1'000'000 << " MB/s";
+  for (const RateChange& change : options.rate_changes)
+    out << "\n  rate: at_ms=" << change.at / kMillisecond
+        << " kBps=" << change.bytes_per_second / 1000;
   for (const Restart& restart : options.restarts)
     out << "\n  restart: at_ms=" << restart.at / kMillisecond
         << " down_ms=" << restart.down_ns / kMillisecond;

@@ -263,9 +263,9 @@ const char* name_of(Fatality fatality) {
 
 void describe_link(std::ostringstream& out, const char* name, const LinkOptions& link) {
   out << ' ' << name << "={loss=" << link.loss_ppm << " dup=" << link.duplicate_ppm
-      << " corrupt=" << link.corrupt_ppm << " reorder=" << link.reorder_ppm
-      << " train=" << link.train_frames << " train_loss=" << link.train_loss_ppm
-      << " jitter_us=" << link.jitter_ns / kMicrosecond
+      << " burst=" << link.loss_burst << " corrupt=" << link.corrupt_ppm
+      << " reorder=" << link.reorder_ppm << " train=" << link.train_frames
+      << " train_loss=" << link.train_loss_ppm << " jitter_us=" << link.jitter_ns / kMicrosecond
       << " delay_us=" << link.delay_ns / kMicrosecond
       << " MBps=" << link.bytes_per_second / 1'000'000 << " queue=" << link.queue_frames
       << " mark=" << link.mark_above_frames << '}';

@@ -75,6 +75,12 @@ struct Flap {
   std::vector<std::pair<DurationNs, DurationNs>> times;  // durations down and up
 };
 
+// The route of all hosts changes: what the links carry, from now on.
+struct RateChange {
+  TimeNs at = 0;
+  std::uint64_t bytes_per_second = 0;
+};
+
 // An address translator forgets a process, whose packets then come from another port.
 struct Rebind {
   std::uint32_t worker = 0;  // by index, over all jobs
@@ -116,6 +122,7 @@ struct SwarmOptions {
   std::vector<Flap> flaps;
   std::vector<Rebind> rebinds;
   std::vector<Misfit> misfits;
+  std::vector<RateChange> rate_changes;
   std::vector<Restart> restarts;  // each some time after the one before
 
   // The time that the appliance's own absences may cost every worker.

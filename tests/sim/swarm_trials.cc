@@ -25,6 +25,13 @@ void Trials::schedule(std::set<std::uint32_t>& hit) {
     });
   for (const Flap& flap : options_.flaps)
     if (hit.insert(flap.worker).second) schedule(flap);
+  for (const RateChange& change : options_.rate_changes)
+    world_.at(change.at, [this, change] {
+      if (world_.now() >= options_.faults_stop_at) return;
+      LinkOptions up = options_.world.uplink, down = options_.world.downlink;
+      up.bytes_per_second = down.bytes_per_second = change.bytes_per_second;
+      world_.set_link_options(up, down);
+    });
   if (!options_.restarts.empty())
     world_.at(options_.restarts.front().at, [this] { schedule_restart(0); });
   for (const Rebind& rebind : options_.rebinds)

@@ -57,11 +57,11 @@ class Congestion {
   // What one feedback told.
   struct Arrivals {
     TimeNs now = 0;
-    std::uint32_t advanced = 0;   // how far the highest number that arrived went up
-    std::uint32_t arrived = 0;    // packets
-    std::uint32_t marked = 0;     // of those, with the mark
-    DurationNs rtt_ns = 0;        // of the highest number; 0: it went not up
-    bool limited = true;          // before it the window was in use: the path set the pace
+    std::uint32_t advanced = 0;  // how far the highest number that arrived went up
+    std::uint32_t arrived = 0;   // packets
+    std::uint32_t marked = 0;    // of those, with the mark
+    DurationNs rtt_ns = 0;       // of the highest number; 0: it went not up
+    bool limited = true;         // before it the window was in use: the path set the pace
   };
 
   // `cap`: never more than this.

@@ -24,7 +24,7 @@ struct PathOptions {
   double loss = 0;               // of each packet, at random
   std::uint32_t mark_above = 0;  // packets that wait; 0: nothing is marked
   DurationNs jitter_ns = 0;      // of feedback, which keeps its order
-  DurationNs wake_ns = 1;        // feedback is heard at multiples of this, all that is there at once
+  DurationNs wake_ns = 1;  // feedback is heard at multiples of this, all that is there at once
 };
 
 // One end of the path: sends as it may, and hears what arrived.
