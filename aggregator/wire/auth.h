@@ -1,24 +1,21 @@
-// Proof that a worker knows the appliance's secret: HMAC-SHA256 (RFC 2104, FIPS 180-4, from
-// libcrypto) over both nonces and the request. It keeps out senders without the secret; an attacker
-// who can read the path can replay a cookie.
+// Proof that a worker knows the appliance's secret: HMAC-SHA256 (RFC 2104, FIPS 180-4) over both
+// nonces and the request. It keeps out senders without the secret; an attacker who can read the
+// path can replay a cookie.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string_view>
 
 #include "aggregator/wire/packet.h"
-
-struct evp_md_ctx_st;  // libcrypto's EVP_MD_CTX
+#include "aggregator/wire/sha256.h"
 
 namespace sluice::wire {
 
 using Digest = std::array<std::uint8_t, kProofBytes>;
 
-// A key whose two hash states are prepared once: setting up the one-shot function for each message
-// costs ten times as much as hashing a join. One thread at a time, even though digest() is const.
+// A key whose two hash states are prepared once, for many messages. Any thread.
 class HmacKey {
  public:
   explicit HmacKey(std::span<const std::uint8_t> key);
@@ -29,14 +26,8 @@ class HmacKey {
   Digest digest(std::span<const std::uint8_t> message) const noexcept;
 
  private:
-  struct Release {
-    void operator()(evp_md_ctx_st* context) const noexcept;
-  };
-  using Context = std::unique_ptr<evp_md_ctx_st, Release>;
-
-  Context inner_;  // the state after the key's first block
-  Context outer_;
-  Context work_;  // a copy of either while a message is hashed
+  Sha256 inner_;  // each after the key's first block
+  Sha256 outer_;
 };
 
 // HMAC-SHA256 with a key that is used once.

@@ -28,6 +28,46 @@ Buffer counting(std::uint8_t first, std::size_t count) {
   return bytes;
 }
 
+Sha256::Value hash(const Buffer& message) {
+  Sha256 state;
+  state.update(message);
+  return state.finish();
+}
+
+// NIST's examples for FIPS 180-4, and the lengths around one and two blocks of padding, by Python's
+// hashlib.
+TEST(Sha256Hash, GivesTheValuesOfTheStandard) {
+  EXPECT_EQ(hex(hash({})), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(hex(hash(bytes_of("abc"))),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(hex(hash(bytes_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"))),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(hex(hash(Buffer(1'000'000, 'a'))),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  EXPECT_EQ(hex(hash(counting(0, 55))),
+            "463eb28e72f82e0a96c0a4cc53690c571281131f672aa229e0d45ae59b598b59");
+  EXPECT_EQ(hex(hash(counting(0, 56))),
+            "da2ae4d6b36748f2a318f23e7ab1dfdf45acdc9d049bd80e59de82a60895f562");
+  EXPECT_EQ(hex(hash(counting(0, 63))),
+            "29af2686fd53374a36b0846694cc342177e428d1647515f078784d69cdb9e488");
+  EXPECT_EQ(hex(hash(counting(0, 64))),
+            "fdeab9acf3710362bd2658cdc9a29e8f9c757fcf9811603a8c447cd1d9151108");
+  EXPECT_EQ(hex(hash(counting(0, 119))),
+            "da18797ed7c3a777f0847f429724a2d8cd5138e6ed2895c3fa1a6d39d18f7ec6");
+  EXPECT_EQ(hex(hash(counting(0, 120))),
+            "f52b23db1fbb6ded89ef42a23ce0c8922c45f25c50b568a93bf1c075420bbb7c");
+}
+
+TEST(Sha256Hash, DoesNotDependOnHowTheMessageIsCut) {
+  const Buffer message = counting(0, 200);
+  for (std::size_t cut = 0; cut <= message.size(); ++cut) {
+    Sha256 state;
+    state.update(std::span(message).first(cut));
+    state.update(std::span(message).subspan(cut));
+    EXPECT_EQ(state.finish(), hash(message)) << cut;
+  }
+}
+
 // RFC 4231, section 4. Test case 5 truncates its output to 128 bits.
 struct Vector {
   Buffer key;
