@@ -37,9 +37,9 @@ def library():
 
 @contextlib.contextmanager
 def _running_appliance(tmp_path_factory, more=""):
-    from sluice.demo.run import Appliance
+    from sluice._box import LocalBox
 
-    class Box(Appliance):
+    class Box(LocalBox):
         def _configuration(self):
             return super()._configuration() + more
 

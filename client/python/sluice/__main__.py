@@ -8,11 +8,12 @@ from sluice import _store_command, bcube, doctor, launch, plan, top, trace
 from sluice.demo import run as demo
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(
+def parser():
+    """Of all commands; each has a function `run` that takes what was parsed."""
+    found = argparse.ArgumentParser(
         prog="python3 -m sluice", description="Sluice: a software switch that sums gradients.")
-    parser.add_argument("--version", action="version", version=f"sluice {sluice.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    found.add_argument("--version", action="version", version=f"sluice {sluice.__version__}")
+    commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module, text in (
             ("doctor", doctor, "say what works on this machine and why not"),
             ("launch", launch, "start the ranks of a script on this machine"),
@@ -25,7 +26,11 @@ def main(arguments=None):
         command = commands.add_parser(name, help=text, description=module.__doc__.splitlines()[0])
         module.add_arguments(command)
         command.set_defaults(run=module.run)
-    options = parser.parse_args(arguments)
+    return found
+
+
+def main(arguments=None):
+    options = parser().parse_args(arguments)
     return options.run(options)
 
 

@@ -8,10 +8,18 @@ main thread.
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import time
 
 _PR_SET_PDEATHSIG = 1
+
+
+def free_port(host="127.0.0.1"):
+    """A TCP port that nothing uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
 
 
 def signal_name(number):

@@ -25,6 +25,7 @@ _IP_MTU = 14  # linux/in.h
 _UDP_OFFLOADS = {"UDP_SEGMENT": 103, "UDP_GRO": 104}  # linux/udp.h
 _TRIED_ELEMENTS = 1 << 14  # some dozens of packets, enough for a train
 _PLUGIN = "libsluice_dpdk.so"
+_SYSTEM_PLUGINS = (Path("/usr/lib/sluice"),)  # the Debian package's, which a wheel may use too
 
 
 class Report:
@@ -191,11 +192,13 @@ def check_plugin(report, library):
         report.off("vhost", "not checked: there is no library")
         return
     asked = os.environ.get("SLUICE_PLUGIN_DIR")
-    folder = Path(asked) if asked else Path(library.path).resolve().parent
-    path = folder / _PLUGIN
-    if not path.exists():
-        report.warn("vhost", f"there is no plug-in {path}: vhost:// addresses do not work, udp:// "
-                             "does")
+    beside = Path(library.path).resolve().parent
+    folders = [Path(asked)] if asked else [beside, beside / "sluice", *_SYSTEM_PLUGINS]
+    path = next((folder / _PLUGIN for folder in folders if (folder / _PLUGIN).exists()), None)
+    if path is None:
+        report.off("vhost", f"there is no plug-in {_PLUGIN} in {', '.join(map(str, folders))}: "
+                            "vhost:// addresses and --local-box do not work, udp:// does. Debian's "
+                            "package libsluice0.3 has it")
         return
     # In a process of its own: loading it starts nothing, but its DPDK libraries would stay.
     code = f"import ctypes, os; ctypes.CDLL({str(path)!r}, os.RTLD_NOW | os.RTLD_LOCAL)"

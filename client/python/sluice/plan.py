@@ -18,8 +18,7 @@ import time
 from pathlib import Path
 
 from sluice import _plan_model as model
-from sluice import errors
-from sluice.demo import run as demo
+from sluice import _box, errors
 from sluice.job import Job
 
 SELF_TEST_BYTES = 8 << 20  # a rank and step
@@ -68,7 +67,7 @@ def self_test(binary, dtype, mtu=1500, seconds=SELF_TEST_S, wire="float32", work
     barrier = threading.Barrier(world_size + 1)
     with tempfile.TemporaryDirectory(prefix="sluice-plan-") as folder:
         log = Path(folder) / "sluiced.log"
-        with demo.Appliance(binary, folder, log, world_size, mtu=mtu) as appliance:
+        with _box.LocalBox(binary, folder, log, world_size, mtu=mtu) as appliance:
             def rank_main(rank):
                 try:
                     with Job([("gradient", elem_count, dtype)], appliance.address, job="plan",
@@ -174,9 +173,9 @@ def run(options):
     if options.box_ns is None or options.worker_ns is None:
         begun = machine_times()
         try:
-            measured = self_test(demo.find_appliance(options.build_dir), options.dtype, options.mtu,
+            measured = self_test(_box.find_appliance(options.build_dir), options.dtype, options.mtu,
                                  wire=options.wire, workers=options.workers)
-        except (demo.DemoError, errors.Error) as error:
+        except (_box.BoxError, errors.Error) as error:
             print(f"plan: the costs were not measured here: {error}. Or give them, for example "
                   "--box-ns 200 --worker-ns 600", file=sys.stderr)
             return 1

@@ -4,29 +4,32 @@ Starts `sluiced` on vhost-user ports (no root, no NIC, no hugepages), trains wit
 workers through it, trains once more over Gloo, and compares. Leaves the loss curves and a trace of
 one step. Ends with status 1 unless the accuracy is at least 0.95 and within one point of Gloo's,
 and all ranks end with the same model. Everything that it starts ends with it.
+
+With --slow-rank or --kill the appliance completes a step without the ranks that are hindered, and
+Gloo's column shows what happens to a ring. With --stay the training goes on, round by round, so
+that there is something to watch.
 """
 
 import importlib.util
 import json
 import os
 import secrets
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from sluice import _library, errors, trace
-from sluice._processes import Child, describe_exit, stop_all
+from sluice._box import BoxError, LocalBox, find_appliance
+from sluice._processes import free_port
 from sluice.demo import report
-from sluice.launch import Launcher, free_port, rank_environment
+from sluice.launch import Launcher, rank_environment
 
-ADDRESS = "10.77.0.1"
-PORT = 7700
-READY_TIMEOUT_S = 30.0
 TRAINING_LIMIT_S = 240.0
+# A step of the demonstration's network takes a few ms, too short to see who waits for whom.
+CALM_STEP_S, SLOW_STEP_S = 0.02, 0.1
+DEATH_STEP = 60
+RESTART_DELAY_S = 1.0  # a socket that closes says at once that its rank is gone
 _PACKAGES = {"torch": "python3-torch", "sklearn": "python3-sklearn",
              "matplotlib": "python3-matplotlib", "tqdm": "python3-tqdm"}
 
@@ -41,25 +44,6 @@ class _Stopped(Exception):
         self.status = 128 + number
 
 
-def find_appliance(build_dir):
-    """The path of sluiced: in the build folder, beside the source tree's, or installed."""
-    places = []
-    source_tree = Path(__file__).resolve().parents[4]
-    if build_dir:
-        places = [Path(build_dir) / "dataplane" / "sluiced", Path(build_dir) / "sluiced"]
-    elif (source_tree / "CMakeLists.txt").exists():
-        places = [source_tree / "build" / "dataplane" / "sluiced"]
-    for place in places:
-        if place.is_file():
-            return str(place.resolve())
-    installed = shutil.which("sluiced")
-    if installed and not build_dir:
-        return installed
-    looked = [f"at {place}" for place in places] + ([] if build_dir else ["on the PATH"])
-    raise DemoError(f"there is no sluiced {' or '.join(looked)}: install its Debian package, build "
-                    "it with './run build', or give --build-dir")
-
-
 def check_packages():
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -67,79 +51,45 @@ def check_packages():
                         " ".join(_PACKAGES[name] for name in missing))
 
 
-class Appliance:
-    """A running sluiced with one vhost-user port for each worker. A context manager."""
+class Hindrances:
+    """What happens to which rank, and how many ranks then complete a step."""
 
-    def __init__(self, binary, folder, log_path, workers, mtu=1500):
-        self._binary = binary
-        self._mtu = mtu
-        self._folder = folder
-        self._log_path = log_path
-        self._workers = workers
-        self._child = None
-        self.secret = secrets.token_hex(16)
-        self.metrics_port = free_port()
-        self.address = f"vhost://{ADDRESS}:{PORT}{folder}/worker{{rank}}.sock"
+    def __init__(self, options):
+        self.slow = options.slow_rank
+        self.killed = options.kill
+        hindered = {rank for rank in (self.slow, self.killed) if rank is not None}
+        self.any = bool(hindered)
+        self.k = options.workers - len(hindered)
+        for flag, rank in (("--slow-rank", self.slow), ("--kill", self.killed)):
+            if rank is not None and not 0 <= rank < options.workers:
+                raise DemoError(f"{flag} {rank}: must be 0..{options.workers - 1} (--workers)")
+        if not self.k:
+            raise DemoError("no rank is left that completes a step: give more --workers")
 
-    def _configuration(self):
-        lines = ["[appliance]", f'address = "{ADDRESS}/24"', f"port = {PORT}",
-                 f'secret = "{self.secret}"', 'polling = "adaptive"', "memory_mib = 256", "",
-                 "[limits]", "member_timeout_s = 10", "",
-                 "[metrics]", f'address = "127.0.0.1:{self.metrics_port}"']
-        for worker in range(self._workers):
-            lines += ["", "[[port]]", f'name = "worker{worker}"', 'type = "vhost-user"',
-                      f'path = "{self._folder}/worker{worker}.sock"', f"mtu = {self._mtu}"]
-        return "\n".join(lines) + "\n"
+    def arguments(self, rank):
+        """Of the training script of that rank."""
+        found = []
+        if self.any:
+            found += ["--pause", str(SLOW_STEP_S if rank == self.slow else CALM_STEP_S)]
+        if rank == self.killed:
+            found += ["--die-at", str(DEATH_STEP)]
+        return found
 
-    def log_tail(self, count=8):
-        try:
-            return "\n".join(self._log_path.read_text(errors="replace").splitlines()[-count:])
-        except OSError:
-            return ""
-
-    @property
-    def pid(self):
-        return self._child.pid
-
-    def exit_text(self):
-        """Empty while it runs, else how it ended."""
-        status = self._child.poll()
-        return "" if status is None else describe_exit(status)
-
-    def __enter__(self):
-        config = Path(self._folder) / "demo.toml"
-        config.touch(mode=0o600)  # it holds the secret
-        config.write_text(self._configuration())
-        with open(self._log_path, "wb") as log:
-            self._child = Child([self._binary, "--config", str(config)], stdin=subprocess.DEVNULL,
-                                stdout=log, stderr=subprocess.STDOUT)
-        try:
-            self._await_ready()
-        except BaseException:
-            stop_all([self._child])
-            raise
-        return self
-
-    def _await_ready(self):
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while "ready:" not in self._log_path.read_text(errors="replace"):
-            ended = self.exit_text()
-            if ended:
-                raise DemoError(f"sluiced {ended} before it was ready. Its last words "
-                                f"({self._log_path}):\n{self.log_tail()}")
-            if time.monotonic() > deadline:
-                raise DemoError(f"sluiced was not ready after {READY_TIMEOUT_S:.0f} s. Its last "
-                                f"words ({self._log_path}):\n{self.log_tail()}")
-            time.sleep(0.05)
-
-    def __exit__(self, kind, value, traceback):
-        stop_all([self._child])
+    def text(self):
+        """A sentence, empty without any."""
+        parts = []
+        if self.slow is not None:
+            parts.append(f"rank {self.slow} is {SLOW_STEP_S / CALM_STEP_S:.0f} x slower")
+        if self.killed is not None:
+            parts.append(f"rank {self.killed} is killed in step {DEATH_STEP} and started again")
+        return "; ".join(parts)
 
 
-def train(label, options, folder, extra_environment):
-    """Runs the training script on all ranks; returns their results, rank by rank.
+def train(label, script, options, folder, extra_environment, arguments=lambda rank: [],
+          **launcher_options):
+    """Runs a training script on all ranks; returns their results, rank by rank.
 
-    Raises DemoError when a rank fails, _Stopped when a signal ended it.
+    Raises DemoError when a rank fails for good, _Stopped when a signal ended it.
     """
     folder.mkdir()
     package_parent = str(Path(__file__).resolve().parents[2])
@@ -149,19 +99,19 @@ def train(label, options, folder, extra_environment):
     port = free_port()
     run_id = secrets.token_hex(8)
     ranks = range(options.workers)
-    command = [sys.executable, str(Path(__file__).with_name("train.py")), "--label", label,
+    command = [sys.executable, str(Path(__file__).with_name(script)), "--label", label,
                "--epochs", str(options.epochs), "--out", str(folder)]
     environments = [
         rank_environment(base, rank=rank, local_rank=rank, local_world_size=options.workers,
                          world_size=options.workers, node_rank=0, master_addr="127.0.0.1",
                          master_port=port, run_id=run_id) for rank in ranks]
-    launcher = Launcher([command] * options.workers, environments, ranks=ranks, bar_prefix=False,
-                        limit_s=TRAINING_LIMIT_S)
+    launcher = Launcher([command + arguments(rank) for rank in ranks], environments, ranks=ranks,
+                        bar_prefix=False, limit_s=TRAINING_LIMIT_S, **launcher_options)
     status = launcher.run()
     if launcher.stopped_by is not None:
         raise _Stopped(launcher.stopped_by)
     if status != 0:
-        raise DemoError(f"{label}: {launcher.failure}")
+        raise DemoError(f"{label.strip()}: {launcher.failure}")
     results = []
     for rank in ranks:
         result = json.loads((folder / f"rank{rank}.json").read_text())
@@ -169,6 +119,36 @@ def train(label, options, folder, extra_environment):
         result["stats"] = json.loads(stats.read_text()) if stats.exists() else {}
         results.append(result)
     return results
+
+
+def through(box, hindrances, options, folder, trace_folder=None):
+    """The training over the appliance; the results, rank by rank."""
+    environment = dict(SLUICE_ADDRESS=box.address, SLUICE_JOB="demo", SLUICE_SECRET=box.secret)
+    if trace_folder:
+        environment["SLUICE_TRACE"] = trace_folder
+    try:
+        if not hindrances.any:
+            return train("Sluice", "train.py", options, folder, environment)
+        until = [] if hindrances.killed is None else ["--until", str(folder / "returned")]
+        return train("Sluice", "train_stragglers.py", options, folder, environment,
+                     lambda rank: ["--k", str(hindrances.k), *until, *hindrances.arguments(rank)],
+                     keep_going=True, restart=int(hindrances.killed is not None),
+                     restart_delay_s=RESTART_DELAY_S)
+    except DemoError as error:
+        ended = box.exit_text()
+        words = f"; sluiced {ended}" if ended else ""
+        raise DemoError(f"{error}{words}. sluiced's last words:\n{box.log_tail()}") from None
+
+
+def over_gloo(hindrances, options, folder):
+    """(results, "") of the same over a ring, or (None, why it ended)."""
+    try:
+        return train("Gloo  ", "train.py", options, folder, dict(SLUICE_DISABLE="1"),
+                     hindrances.arguments), ""
+    except DemoError as error:
+        if hindrances.killed is None:
+            raise
+        return None, str(error)
 
 
 def write_trace(traces, path):
@@ -179,33 +159,43 @@ def write_trace(traces, path):
     return step
 
 
+def watch(box, hindrances, options, folder):
+    """Trains round by round until a signal comes, or a round fails."""
+    print("the training goes on, round by round, until Ctrl-C. Watch it in another terminal with\n"
+          f"  {box.top_command}\n  curl {box.metrics_url}")
+    try:
+        for number in range(1, sys.maxsize):
+            through(box, hindrances, options, folder / f"round{number}")
+    except _Stopped as stopped:
+        print(f"{stopped}: all that was started has been stopped")
+
+
 def _demo(options):
     check_packages()
+    hindrances = Hindrances(options)
     binary = find_appliance(options.build_dir)
     _library.load()
     out = Path(options.out).resolve()
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sluice-demo-") as folder:
         traces = f"{folder}/traces"
-        print(f"starting sluiced with {options.workers} vhost-user ports")
-        with Appliance(binary, folder, out / "sluiced.log", options.workers) as appliance:
+        print(f"starting sluiced with {options.workers} vhost-user ports (log: {out}/sluiced.log)")
+        with LocalBox(binary, folder, out / "sluiced.log", options.workers) as box:
             print(f"training with {options.workers} workers through the appliance "
-                  f"(metrics: http://127.0.0.1:{appliance.metrics_port}/metrics)")
-            try:
-                ours = train("Sluice", options, Path(folder) / "sluice",
-                             dict(SLUICE_ADDRESS=appliance.address, SLUICE_JOB="demo",
-                                  SLUICE_SECRET=appliance.secret, SLUICE_TRACE=traces))
-            except DemoError as error:
-                ended = appliance.exit_text()
-                words = f"; sluiced {ended}" if ended else ""
-                raise DemoError(f"{error}{words}. sluiced's last words ({out}/sluiced.log):\n"
-                                f"{appliance.log_tail()}") from None
-        step = write_trace(traces, out / "trace.json")
-        print("the same training over Gloo")
-        theirs = train("Gloo  ", options, Path(folder) / "gloo", dict(SLUICE_DISABLE="1"))
-    picture = out / "loss.png"
-    report.draw(picture, ours, theirs)
-    return report.conclude(ours, theirs, picture, f"{out / 'trace.json'}, step {step}")
+                  f"(metrics: {box.metrics_url})")
+            if hindrances.any:
+                print(f"{hindrances.text()}; a step is complete with {hindrances.k} ranks")
+            ours = through(box, hindrances, options, Path(folder) / "sluice", traces)
+            step = write_trace(traces, out / "trace.json")
+            print("the same training over Gloo")
+            theirs, why = over_gloo(hindrances, options, Path(folder) / "gloo")
+            picture = out / "loss.png"
+            report.draw(picture, ours, theirs)
+            status = report.conclude(ours, theirs, why, picture,
+                                     f"{out / 'trace.json'}, step {step}")
+            if options.stay:
+                watch(box, hindrances, options, Path(folder))
+            return status
 
 
 def add_arguments(parser):
@@ -214,6 +204,12 @@ def add_arguments(parser):
                         help="folder for the loss curve, the trace and the log")
     parser.add_argument("--workers", type=int, default=4, metavar="N")
     parser.add_argument("--epochs", type=int, default=20, metavar="E")
+    parser.add_argument("--slow-rank", type=int, metavar="R",
+                        help="this rank's steps take five times as long, and nobody waits for it")
+    parser.add_argument("--kill", type=int, metavar="R",
+                        help="kill this rank in the middle and start it again; the others train on")
+    parser.add_argument("--stay", action="store_true",
+                        help="train on until Ctrl-C, for `top` and the metrics page")
 
 
 def run(options):
@@ -224,7 +220,7 @@ def run(options):
                 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         return _demo(options)
-    except (DemoError, errors.LibraryNotFound) as error:
+    except (DemoError, BoxError, errors.LibraryNotFound) as error:
         print(f"sluice demo: {error}", file=sys.stderr)
         return 1
     except _Stopped as stopped:

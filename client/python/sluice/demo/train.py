@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import os
+import signal
 import time
 
 import numpy
@@ -45,21 +46,29 @@ def network():
         nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
-def train(model, data, epochs, batch, label):
+def hinder(options, step, restarts=0):
+    """What the demonstration does to this rank: it computes longer, or is killed in a step."""
+    if options.die_at is not None and step >= options.die_at and not restarts:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(options.pause)
+
+
+def train(model, data, options):
     """Returns (loss of each step, seconds)."""
     rank = dist.get_rank()
     sampler = DistributedSampler(data, seed=SEED, drop_last=True)
-    loader = DataLoader(data, batch_size=batch, sampler=sampler, drop_last=True)
-    steps = epochs * len(loader)
+    loader = DataLoader(data, batch_size=options.batch, sampler=sampler, drop_last=True)
+    steps = options.epochs * len(loader)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=steps)
     criterion = nn.CrossEntropyLoss()
     losses = []
     start = time.perf_counter()
-    with tqdm(total=steps, desc=label, unit="step", disable=rank != 0, ncols=78) as bar:
-        for epoch in range(epochs):
+    with tqdm(total=steps, desc=options.label, unit="step", disable=rank != 0, ncols=78) as bar:
+        for epoch in range(options.epochs):
             sampler.set_epoch(epoch)
             for images, labels in loader:
+                hinder(options, len(losses) + 1)
                 loss = criterion(model(images), labels)
                 optimizer.zero_grad()
                 loss.backward()
@@ -91,13 +100,24 @@ def fingerprint(module):
     return digest.hexdigest()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options(text, more=lambda parser: None):
+    """The command line; `more` adds to it."""
+    parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
     parser.add_argument("--label", default="training", help="name on the progress bar")
     parser.add_argument("--out", help="folder for rank<R>.json")
-    options = parser.parse_args()
+    parser.add_argument("--pause", type=float, default=0.0, metavar="S",
+                        help="seconds by which each step of this rank takes longer")
+    parser.add_argument("--die-at", type=int, metavar="STEP",
+                        help="kill this process with SIGKILL in that step, or the next that it "
+                             "computes")
+    more(parser)
+    return parser.parse_args()
+
+
+def main():
+    chosen = options(__doc__.splitlines()[0])
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     dist.init_process_group("gloo")
@@ -106,12 +126,12 @@ def main():
     model = DistributedDataParallel(network())
     import sluice.torch; sluice.torch.attach(model)  # noqa: E702 - the one added line
 
-    losses, seconds = train(model, data, options.epochs, options.batch, options.label)
+    losses, seconds = train(model, data, chosen)
     result = dict(rank=dist.get_rank(), steps=len(losses), seconds=seconds, losses=losses,
                   accuracy=accuracy(model, test_images, test_labels),
                   sha256=fingerprint(model.module))
-    if options.out:
-        with open(os.path.join(options.out, f"rank{result['rank']}.json"), "w") as file:
+    if chosen.out:
+        with open(os.path.join(chosen.out, f"rank{result['rank']}.json"), "w") as file:
             json.dump(result, file)
     dist.barrier()
     dist.destroy_process_group()
