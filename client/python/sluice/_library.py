@@ -57,6 +57,15 @@ def _open():
         + "Looked at: " + "; ".join(tried))
 
 
+def _loaded_from(path):
+    """The file of a library that the linker has found by its name; `path` where nobody says."""
+    if os.sep not in path and os.path.exists("/proc/self/maps"):
+        with open("/proc/self/maps") as maps:
+            files = {line.split(None, 5)[5].strip() for line in maps if path in line}
+        return next((file for file in files if os.path.basename(file).startswith(path)), path)
+    return path
+
+
 def load():
     """The loaded library with typed functions; loads it on the first call. Thread-safe.
 
@@ -76,6 +85,6 @@ def load():
                 raise errors.LibraryNotFound(
                     f"{path} is version {version}, but this Python package needs "
                     f"{_abi.VERSION}: install both from one build")
-            library.path = path
+            library.path = _loaded_from(path)
             _loaded = library
         return _loaded

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sluice import _abi, _library, _settings, errors
+from sluice._doctor_host import check_cards, check_hugepages, check_interfaces, check_owner
 
 _WANTED_RMEM_BYTES = 8 << 20  # holds one large model's results of a 10 Gb/s link for some ms
 _DATAGRAM_TRUESIZE_BYTES = 2304  # what one datagram of 1,500 bytes costs in a socket buffer
@@ -25,7 +26,6 @@ _IP_MTU = 14  # linux/in.h
 _UDP_OFFLOADS = {"UDP_SEGMENT": 103, "UDP_GRO": 104}  # linux/udp.h
 _TRIED_ELEMENTS = 1 << 14  # some dozens of packets, enough for a train
 _PLUGIN = "libsluice_dpdk.so"
-_SYSTEM_PLUGINS = (Path("/usr/lib/sluice"),)  # the Debian package's, which a wheel may use too
 
 
 class Report:
@@ -170,35 +170,19 @@ def _sum_over_loopback():
             return list(threads.map(work, range(2)))[0]
 
 
-def check_hugepages(report):
-    facts = {}
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            key, _, value = line.partition(":")
-            facts[key] = int(value.split()[0])
-    except (OSError, ValueError, IndexError) as error:
-        report.warn("hugepages", f"/proc/meminfo is not readable ({error})")
-        return
-    total, free = facts.get("HugePages_Total", 0), facts.get("HugePages_Free", 0)
-    text = f"{free} of {total} free, {facts.get('Hugepagesize', 0)} kB each"
-    if total:
-        report.ok("hugepages", text)
-    else:
-        report.off("hugepages", f"{text}; only an appliance with pci ports needs them")
-
-
 def check_plugin(report, library):
     if library is None:
         report.off("vhost", "not checked: there is no library")
         return
     asked = os.environ.get("SLUICE_PLUGIN_DIR")
     beside = Path(library.path).resolve().parent
-    folders = [Path(asked)] if asked else [beside, beside / "sluice", *_SYSTEM_PLUGINS]
+    folders = [Path(asked)] if asked else [beside, beside / "sluice"]
     path = next((folder / _PLUGIN for folder in folders if (folder / _PLUGIN).exists()), None)
     if path is None:
         report.off("vhost", f"there is no plug-in {_PLUGIN} in {', '.join(map(str, folders))}: "
-                            "vhost:// addresses and --local-box do not work, udp:// does. Debian's "
-                            "package libsluice0.3 has it")
+                            "vhost:// addresses and --local-box do not work, udp:// does. A wheel "
+                            "has none; with the Debian package libsluice0.3, set SLUICE_PLUGIN_DIR="
+                            f"/usr/lib/{platform.machine()}-linux-gnu/sluice")
         return
     # In a process of its own: loading it starts nothing, but its DPDK libraries would stay.
     code = f"import ctypes, os; ctypes.CDLL({str(path)!r}, os.RTLD_NOW | os.RTLD_LOCAL)"
@@ -247,12 +231,13 @@ def _route(host, port):
 
 
 def check_route(report, address, wanted_mtu):
+    """Says how the kernel reaches the address; returns it and this machine's, or None."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port or 7700
     except ValueError as error:
         report.no("address", f"{address}: {error}")
-        return
+        return None
     if parts.scheme == "vhost":
         if os.path.exists(parts.path):
             access = os.access(parts.path, os.R_OK | os.W_OK)
@@ -263,16 +248,16 @@ def check_route(report, address, wanted_mtu):
         else:
             report.no("address", f"{address}: there is no socket {parts.path}: is sluiced running, "
                                  "with that path in its configuration?")
-        return
+        return None
     if parts.scheme != "udp" or not host:
         report.ok("address", address)
-        return
+        return None
     try:
         peer, source, mtu = _route(host, port)
     except OSError as error:
         report.no("address", f"{address}: no route ({error.strerror or error}): check the host "
                              "name, and 'ip route'")
-        return
+        return None
     text = f"{address}: {peer} from {source}, path MTU {mtu}"
     if wanted_mtu is not None and mtu < wanted_mtu:
         report.no("address", f"{text}: does not carry packets of {wanted_mtu} bytes: give --mtu "
@@ -284,6 +269,7 @@ def check_route(report, address, wanted_mtu):
         report.ok("address", f"{text}: --mtu {min(mtu, 9000)} tries bigger packets")
     else:
         report.ok("address", text)
+    return peer, source
 
 
 def check_appliance(report, address, options):
@@ -332,14 +318,18 @@ def run(options):
     check_plugin(report, library)
     check_receive_buffer(report)
     check_udp_offload(report, library)
+    check_interfaces(report)
     check_hugepages(report)
+    check_cards(report)
     check_gpu(report, library)
     address = options.address or os.environ.get("SLUICE_ADDRESS")
     if not address:
         report.off("appliance", "not tried: give --address or set SLUICE_ADDRESS")
     else:
         address = _settings.expand(address, 0)
-        check_route(report, address, options.mtu)
+        reached = check_route(report, address, options.mtu)
         if library is not None:
             check_appliance(report, address, options)
+        if reached:
+            check_owner(report, *reached)  # the join has asked who has the address
     return 1 if report.failed else 0
