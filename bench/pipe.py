@@ -33,7 +33,7 @@ def measure(round_trip_ms, loss, mbps=MBPS, mbytes=MBYTES):
         [report.program("bench/bench_pipe"), f"--rtt_us={round(1000 * round_trip_ms)}",
          f"--loss_ppm={round(10_000 * loss)}", f"--mbps={mbps}", f"--mbytes={mbytes}",
          "--steps=3"], 900)
-    ideal_s, *seconds, again, in_vain, _ = map(float, line.split())
+    ideal_s, *seconds, again, in_vain, _, _ = map(float, line.split())
     return ideal_s / (sum(seconds[1:]) / len(seconds[1:])), ideal_s / seconds[0], again, in_vain
 
 

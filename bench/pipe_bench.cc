@@ -2,8 +2,8 @@
 // simulator's cables, one for each worker, which lose frames in each direction.
 //
 // Options are --NAME=N, see Options. Prints one line: the seconds that a link takes for the frames
-// of a sum, the seconds of each step, then three shares of the contributions: sent again, arrived
-// although another copy had, found a full queue.
+// of a sum, the seconds of each step, then shares of the contributions: sent again, arrived although
+// another copy had, found a full queue; and of the results those that found one.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -112,10 +112,14 @@ int main(int argc, char** argv) {
     again += static_cast<double>(world.worker(run, rank).session().counters().retransmissions);
     contributions += static_cast<double>(chunks) * static_cast<double>(steps);
   }
-  double dropped = 0;
+  // Of contributions, then of results.
+  double dropped[2] = {};
   for (sim::HostIndex host = 0; host < workers; ++host)
-    dropped += static_cast<double>(
-        world.uplink(host).counters().dropped[static_cast<std::size_t>(sim::LinkDrop::kQueueFull)]);
+    for (std::size_t way = 0; way < 2; ++way) {
+      const sim::Link& link = way == 0 ? world.uplink(host) : world.downlink(host);
+      dropped[way] += static_cast<double>(
+          link.counters().dropped[static_cast<std::size_t>(sim::LinkDrop::kQueueFull)]);
+    }
   // A contribution's frame, or a result's with its mask: the longer one.
   const double frame_bytes =
       static_cast<double>(wire::kEthernetBytes + wire::kIpv4Bytes + wire::kUdpBytes + kHeaders) +
@@ -123,8 +127,8 @@ int main(int argc, char** argv) {
   std::printf("%.6f ", payload / chunk_bytes * frame_bytes / static_cast<double>(bytes_per_second));
   for (Step step = 1; step <= steps; ++step)
     std::printf("%.6f ", static_cast<double>(ends[step] - begins[step]) / 1e9);
-  std::printf("%.6f %.6f %.6f\n", again / contributions,
+  std::printf("%.6f %.6f %.6f %.6f\n", again / contributions,
               static_cast<double>(world.appliance().count(Verdict::kDuplicate)) / contributions,
-              dropped / contributions);
+              dropped[0] / contributions, dropped[1] / contributions);
   return 0;
 }
