@@ -253,18 +253,19 @@ Refusal check_size(const JoinRequest& request, std::size_t arrived_bytes) {
   return {};
 }
 
-JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
-                       const JobEntry* entry, const Usage& usage, const PausableClock& clock) {
+JobDecision decide_job(const JoinRequest& request, const JobsOptions& latest, const JobEntry* entry,
+                       const Usage& usage, const PausableClock& clock) {
   using Kind = JobDecision::Kind;
   CHECK(entry == nullptr || entry->listed);
+  const bool began = entry != nullptr && entry->run_id == request.join.run_id;
+  const JobsOptions& options = began ? *entry->options : latest;
   if (Refusal refusal = check_request(request, options); !refusal.ok())
     return refuse_job(std::move(refusal));
   if (Refusal refusal = check_resumption(request, options, entry); !refusal.ok())
     return refuse_job(std::move(refusal));
   if (entry != nullptr) {
-    const bool own_run = entry->run_id == request.join.run_id;
-    if (!own_run && entry->is_kept()) return decide_kept(request, options, *entry);
-    if (!own_run) return decide_rival(request, *entry, clock);
+    if (!began && entry->is_kept()) return decide_kept(request, options, *entry);
+    if (!began) return decide_rival(request, *entry, clock);
     if (Refusal refusal = check_agreement(request, options, *entry); !refusal.ok())
       return refuse_job(std::move(refusal));
     return {.kind = Kind::kJoin, .refusal = {}, .spec = {}};

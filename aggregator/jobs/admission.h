@@ -73,9 +73,10 @@ struct JobDecision {
   Refusal refusal;  // kRefuse
   JobSpec spec;     // kFound
 };
-// `entry`: the job under the request's name; null if there is none.
-JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
-                       const JobEntry* entry, const Usage& usage, const PausableClock& clock);
+// `entry`: the job under the request's name; null if there is none. A request of the job's own run
+// goes by the options with which the job began, any other by the latest.
+JobDecision decide_job(const JoinRequest& request, const JobsOptions& latest, const JobEntry* entry,
+                       const Usage& usage, const PausableClock& clock);
 
 // Whether the process gets the rank, of a job that the request agrees with.
 struct RankDecision {

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "aggregator/jobs/entry.h"
 
@@ -40,12 +42,19 @@ struct Outbox {
 };
 
 struct ControlContext {
-  explicit ControlContext(JobsOptions given)
-      : options(std::move(given)), secret(options.secret), boot_key(options.boot_key) {}
+  explicit ControlContext(JobsOptions given) : boot_key(given.boot_key) { use(std::move(given)); }
 
-  const JobsOptions options;
+  // Jobs that are there keep the options that they hold.
+  void use(JobsOptions given) {
+    secrets.clear();
+    secrets.emplace_back(given.secret);
+    for (const std::string& older : given.older_secrets) secrets.emplace_back(older);
+    options = std::make_shared<const JobsOptions>(std::move(given));
+  }
+
+  std::shared_ptr<const JobsOptions> options;
   PausableClock clock;  // `now` of every function that is private to this folder is active time
-  const wire::HmacKey secret;
+  std::vector<wire::HmacKey> secrets;  // each of them is good; the first is the newest
   const wire::HmacKey boot_key;
   Outbox outbox;
   std::uint64_t next_serial = 1;

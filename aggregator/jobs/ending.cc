@@ -120,7 +120,7 @@ std::string JobControl::describe_loss_by(Rank rank, wire::NoticeCode code, TimeN
   const bool died = code == wire::NoticeCode::kMemberDied;
   const std::string what = died ? "died (its process answers no ping)"
                                 : text("fell silent (limits.member_timeout_s is %.1f)",
-                                       seconds(context_.options.member_timeout_ns));
+                                       seconds(context_.options->member_timeout_ns));
   return describe_loss(entry_, rank, what, now - entry_.last_heard_ns(rank, context_.clock));
 }
 
@@ -170,6 +170,34 @@ void JobControl::evict(StateTransfers::Eviction eviction, TimeNs now) {
   remove_member(rank);
   context_.outbox.send(entry_, rank, wire::PacketType::kNotice);
   note_loss(rank, wire::NoticeCode::kResyncHold, describe_shrinking(entry_, std::move(why)), now);
+}
+
+Status JobControl::kick(std::optional<Rank> rank, TimeNs now) {
+  const char* name = entry_.name.c_str();
+  const auto refused = [&](std::string why) {
+    return Status(StatusCode::kNotFound, text("job '%s' %s", name, why.c_str()));
+  };
+  if (entry_.ended()) return refused("has ended already");
+  if (!rank) {
+    fail(wire::NoticeCode::kReplaced, Rank{},
+         text("job '%s': the operator of the appliance has ended it", name), now);
+    return {};
+  }
+  if (rank->value >= entry_.world_size())
+    return refused(text("has no rank %u: its ranks are 0 to %u", unsigned{rank->value},
+                        unsigned{entry_.world_size()} - 1));
+  const MemberEntry& member = entry_.member(*rank);
+  if (entry_.forming()) return refused("has not started: wait until it runs, or end the whole job");
+  if (!member.is(MemberPhase::kJoined))
+    return refused(text("has no process at rank %u now", unsigned{rank->value}));
+  std::string why = text("job '%s': the operator of the appliance has removed rank %u at %s", name,
+                         unsigned{rank->value}, member.address.c_str());
+  if (entry_.goes_on())
+    evict({*rank, std::move(why)}, now);
+  else
+    fail(wire::NoticeCode::kMemberLeft, *rank,
+         std::move(why) + "; a synchronous job needs all ranks: start the job again", now);
+  return {};
 }
 
 void JobControl::remove_member(Rank rank) {
@@ -229,7 +257,7 @@ void JobControl::release() {
   if (entry_.memory() != JobMemory::kHeld) return;
   entry_.change_to(JobMemory::kLeaving);
   CHECK(entry_.ended());
-  entry_.releases_left = context_.options.shard_count;
+  entry_.releases_left = context_.options->shard_count;
   entry_.job->ended.store(true, std::memory_order_release);
   context_.outbox.command(entry_, ShardCommand::Kind::kRemoveJob);
 }

@@ -143,6 +143,7 @@ struct JobEntry {
 
   std::uint16_t datagram_bytes = 0;
   JobSpec spec;
+  std::shared_ptr<const JobsOptions> options;  // with which it began; its ranks' joins go by them
   std::vector<MemberEntry> members;
   std::unique_ptr<Job> job;  // while kHeld and kLeaving
   std::string founder_host;

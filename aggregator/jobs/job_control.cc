@@ -40,6 +40,7 @@ JobControl::JobControl(ControlContext& context, const JoinRequest& founder, JobS
   entry_.member(founder.rank).address = founder.address;
   entry_.memory_bytes = Job::memory_bytes(spec);
   entry_.spec = std::move(spec);
+  entry_.options = context.options;
 
   CHECK(entry_.unclaimed() && entry_.memory_bytes != 0);
   entry_.change_to(JobMemory::kMaking);
@@ -76,7 +77,7 @@ ControlResult JobControl::take_rank(const JoinRequest& asked, const Request& req
       start_if_complete(request.now);
       break;
   }
-  return accept(request, entry_, context_.options);
+  return accept(request, entry_, *context_.options);
 }
 
 // A rank of a job that went on without it, or does so now. The join is not answered before shard 0
@@ -243,7 +244,7 @@ void JobControl::handle_memory(MemoryOrder order, TimeNs now) {
         "job '%s' needs %zu MiB and the appliance's system has less left: lower "
         "limits.total_memory_mib (%zu) or stop other programs there",
         entry_.name.c_str(), mebibytes(entry_.memory_bytes),
-        context_.options.max_total_memory_bytes >> 20);
+        context_.options->max_total_memory_bytes >> 20);
     entry_.end(now);
   } else if (entry_.ended()) {  // nobody waits for it any more
     give_back(std::move(order.job));
@@ -274,7 +275,7 @@ void JobControl::tick(TimeNs now) {
   if (entry_.goes_on() && entry_.is_store()) {
     ranks_.start_joiners(now);
     check_initial_values(now);
-    const bool outlived = now - entry_.kept_since_ns >= context_.options.store_keep_ns;
+    const bool outlived = now - entry_.kept_since_ns >= context_.options->store_keep_ns;
     if (entry_.is_kept() && outlived) retire(now);
   }
   if (entry_.ended()) expire(now);
@@ -294,7 +295,7 @@ void JobControl::check_wanted(TimeNs now) {
 
 void JobControl::check_member(Rank rank, TimeNs now) {
   const auto last_heard_ns = [&] { return entry_.last_heard_ns(rank, context_.clock); };
-  const DurationNs timeout_ns = context_.options.member_timeout_ns;
+  const DurationNs timeout_ns = context_.options->member_timeout_ns;
   CHECK(entry_.member(rank).is(MemberPhase::kJoined));
   switch (entry_.member(rank).liveness.check(now, timeout_ns, last_heard_ns)) {
     case Liveness::Finding::kNothing: return;

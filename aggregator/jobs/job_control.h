@@ -49,6 +49,8 @@ class JobControl {
   // The job has ended, and its members could have asked for long enough why: nothing needs it.
   bool is_over(TimeNs now) const noexcept;
 
+  // The operator ends the job or one rank's part in it; see Jobs::kick().
+  Status kick(std::optional<Rank> rank, TimeNs now);
   // Ends the job with a notice to all members that are still in it.
   void fail(wire::NoticeCode code, Rank about, std::string why, TimeNs now);
   // A normal end: the job has no members any more. The name is free at once.

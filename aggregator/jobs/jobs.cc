@@ -15,7 +15,7 @@ constexpr DurationNs kAwaitedAfter = 5 * kSecond;
 
 Jobs::Jobs(JobsOptions options)
     : context_(std::make_unique<ControlContext>(std::move(options))), controls_(kMaxJobs) {
-  CHECK(context_->options.shard_count >= 1 && context_->options.shard_count <= kMaxShards);
+  CHECK(context_->options->shard_count >= 1 && context_->options->shard_count <= kMaxShards);
 }
 
 Jobs::~Jobs() = default;
@@ -110,7 +110,7 @@ ControlResult Jobs::hear(const Request& request) {
   }
   return {.verdict = verdict,
           .reply_bytes =
-              write_answer(control.entry(), echo_us, context_->options.resync_hold_ns, request),
+              write_answer(control.entry(), echo_us, context_->options->resync_hold_ns, request),
           .bind = true,
           .job = control.entry().id,
           .rank = request.rank()};
@@ -128,7 +128,7 @@ ControlResult Jobs::leave(const Request& request) {
     speaker.control->leave(rank, request.packet.body<wire::Leave>(), request.now);
   CHECK(member.has_left() && (entry.ended() || !entry.resyncs.is_target(rank)));
   return {.verdict = Verdict::kLeave,
-          .reply_bytes = write_status(entry, rank, 0, context_->options.resync_hold_ns,
+          .reply_bytes = write_status(entry, rank, 0, context_->options->resync_hold_ns,
                                       request.reply, request.now),
           .bind = true,
           .job = entry.id,
@@ -153,6 +153,21 @@ Verdict Jobs::suspect_quoted(const wire::CommonHeader& quoted, TimeNs clock_ns) 
   if (quoted.cookie == 0 || quoted.cookie != member.cookie) return Verdict::kBadCookie;
   if (!entry.ended() && !member.liveness.was_cleared(now)) control->suspect(Rank{quoted.rank}, now);
   return Verdict::kAccepted;
+}
+
+// ---- what the operator does ----
+
+Status Jobs::kick(JobId job, std::optional<Rank> rank, TimeNs clock_ns) {
+  const TimeNs now = context_->clock.advance(clock_ns);
+  JobControl* control = find(job.value);
+  return control == nullptr ? Status(StatusCode::kNotFound, "no such job: it has ended")
+                            : control->kick(rank, now);
+}
+
+void Jobs::change_options(JobsOptions options) {
+  CHECK(options.shard_count == context_->options->shard_count &&
+        options.boot_key == context_->options->boot_key);
+  context_->use(std::move(options));
 }
 
 // ---- shards, memory and time ----
@@ -222,7 +237,7 @@ bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs
       case wire::PacketType::kNotice: transmit.bytes = write_notice(entry, mail.rank, out); break;
       default:
         transmit.bytes =
-            write_status(entry, mail.rank, 0, context_->options.resync_hold_ns, out, now);
+            write_status(entry, mail.rank, 0, context_->options->resync_hold_ns, out, now);
         break;
     }
     if (transmit.bytes != 0) return true;

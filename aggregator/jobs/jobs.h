@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@
 
 #include "aggregator/base/counters.h"
 #include "aggregator/base/limits.h"
+#include "aggregator/base/status.h"
 #include "aggregator/core/shard.h"
 #include "aggregator/jobs/memory.h"
 #include "aggregator/jobs/paths.h"
@@ -44,6 +46,7 @@ struct Share {
 
 struct JobsOptions {
   std::string secret;                       // of every job; empty: anyone may join
+  std::vector<std::string> older_secrets;   // are good too
   std::array<std::uint8_t, 32> boot_key{};  // fresh and random; cookies and challenges need it
   std::uint16_t shard_count = 1;
   std::size_t max_jobs = kMaxJobs;
@@ -155,6 +158,13 @@ class Jobs {
   // Judges who is alive. Call it at least every 50 ms, once all packets that wait are handled. An
   // absence of the caller that is longer than kAbsentAfter counts as silence of no member.
   void tick(TimeNs now);
+  // The operator ends a job, or one rank's part in it; the members are told why. A job that goes on
+  // without lost ranks loses only the rank, which may join again; any other ends. The message of a
+  // failure says what is not there.
+  Status kick(JobId job, std::optional<Rank> rank, TimeNs now);
+  // The settings change while jobs run. They hold for joins and waits from now on; a job keeps the
+  // policy that it began with. Precondition: shard count and boot key are as they were.
+  void change_options(JobsOptions options);
   // The appliance is ending: poll_transmit() hands out notices to all members.
   void shutdown(TimeNs now);
 

@@ -75,14 +75,15 @@ ControlResult Jobs::join(const Request& request) {
   // honest worker simply proves itself again.
   if (!wire::same_digest(server_nonce(request, context_->boot_key), join.server_nonce))
     return challenge(request, context_->boot_key);
-  if (!wire::same_digest(wire::join_proof(context_->secret, request.rank().value, join),
-                         join.proof))
-    return refuse(request, wrong_secret(asked, context_->options.secret), false);
+  if (std::ranges::none_of(context_->secrets, [&](const wire::HmacKey& secret) {
+        return wire::same_digest(wire::join_proof(secret, request.rank().value, join), join.proof);
+      }))
+    return refuse(request, wrong_secret(asked, context_->options->secret), false);
 
   JobControl* control = find(asked.name(), join.ordinal);
   const auto decide = [&] {
     const JobEntry* entry = control == nullptr ? nullptr : &control->entry();
-    return decide_job(asked, context_->options, entry, usage(asked), context_->clock);
+    return decide_job(asked, *context_->options, entry, usage(asked), context_->clock);
   };
   JobDecision decision = decide();
   if (decision.kind == JobDecision::Kind::kReplace) {

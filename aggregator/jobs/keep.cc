@@ -41,7 +41,7 @@ bool lacks_silently(const JobSlice& slice, const PausableClock& clock, TimeNs no
 bool JobControl::keep(TimeNs now) {
   CHECK(entry_.live_count() == 0);
   if (!entry_.goes_on() || !entry_.is_store() || entry_.keep == StoreKeep::kEnd ||
-      context_.options.store_keep_ns == 0 ||
+      context_.options->store_keep_ns == 0 ||
       initial_values(entry_).blocks != entry_.spec.store->block_count)
     return false;
   // A worker that left in order is no reason any more to refuse its rank to another process.
@@ -50,7 +50,7 @@ bool JobControl::keep(TimeNs now) {
   entry_.kept_since_ns = now;
   entry_.was_kept = true;
   entry_.loss = text("job '%s': no worker is left; its parameters are kept for %.0f s",
-                     entry_.name.c_str(), seconds(context_.options.store_keep_ns));
+                     entry_.name.c_str(), seconds(context_.options->store_keep_ns));
   return true;
 }
 
@@ -72,7 +72,7 @@ void JobControl::check_initial_values(TimeNs now) {
     entry_.initial_chunks = found.chunks;
     entry_.initial_ns = now;
   }
-  if (entry_.initialised || now - entry_.initial_ns < context_.options.member_timeout_ns) return;
+  if (entry_.initialised || now - entry_.initial_ns < context_.options->member_timeout_ns) return;
   CHECK(away != entry_.members.end());
   const Rank rank{static_cast<std::uint16_t>(away - entry_.members.begin())};
   fail(wire::NoticeCode::kMemberDied, rank,

@@ -46,7 +46,7 @@ std::optional<StateTransfers::Eviction> StateTransfers::check(TimeNs now) {
   const Rank source = resyncs.source();
   CHECK(target != source && entry_.member(target).live());
   const std::optional<Rank> other = choose_source(target, now);
-  if (resyncs.held_ns(now) >= context_.options.resync_hold_ns)
+  if (resyncs.held_ns(now) >= context_.options->resync_hold_ns)
     return Eviction{.rank = target, .why = other ? describe_hold(now) : describe_no_source(target)};
   if (resyncs.is_overdue(now)) open(source, now);
   const bool usable = entry_.can_give_state(source, target);
@@ -76,7 +76,7 @@ void StateTransfers::start(Rank source, TimeNs now) {
 std::optional<StateTransfers::Eviction> StateTransfers::check_idle_return(Rank rank,
                                                                           TimeNs now) const {
   const MemberEntry& member = entry_.member(rank);
-  const DurationNs hold_ns = context_.options.resync_hold_ns;
+  const DurationNs hold_ns = context_.options->resync_hold_ns;
   CHECK(member.is(MemberPhase::kJoined));
   const DurationNs idle_ns = now - member.admitted_ns;
   if (!member.needs_state || idle_ns <= hold_ns || entry_.resyncs.is_target(rank) ||
@@ -169,7 +169,7 @@ std::string StateTransfers::describe_hold(TimeNs now) const {
       "network is less busy",
       entry_.name.c_str(), unsigned{target.value}, entry_.member(target).address.c_str(),
       seconds(entry_.resyncs.held_ns(now)), unsigned{entry_.resyncs.source().value},
-      seconds(context_.options.resync_hold_ns));
+      seconds(context_.options->resync_hold_ns));
 }
 
 // Names every rank that is left and the source that was lost, so that its log is looked at.

@@ -24,6 +24,7 @@ struct Admission : testing::Test {
     entry.gradients = join.layouts[0];
     entry.spec = decide().spec;
     entry.spec.id = JobId{3};
+    entry.options = std::make_shared<const JobsOptions>(options);
     entry.members.resize(2);
     entry.members[0].address = "10.0.0.2:40000";
     entry.change_to(JobMemory::kMaking);
