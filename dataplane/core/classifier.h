@@ -29,7 +29,7 @@ class Classifier {
   // The class of the appliance's own results, to which the operator's rules do not apply.
   ClassIndex of_chunk(Priority priority) const noexcept { return by_priority_[priority]; }
   // The class of the appliance's own control packets: ARP, ICMP, answers to joins, pings.
-  ClassIndex of_control() const noexcept { return 0; }
+  static constexpr ClassIndex of_control() noexcept { return 0; }
 
  private:
   RuleTable rules_;

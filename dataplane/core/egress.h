@@ -52,6 +52,19 @@ class Egress {
     static_assert(kBurstPackets <= EgressQueue::kMostPassing);
   }
 
+  // From now on with these options, but for `in_bursts`, which stays. No frame is lost, and none is
+  // between take() and accept().
+  void change(const Options& options, TimeNs now) noexcept {
+    while (passing_count_ != 0) {
+      const Item& item = burst_[--passing_count_];
+      touched_ |= std::uint64_t{1} << item.egress_class;
+      queue_.put_back(item);
+    }
+    unshaped_ = options.shaper.rate_bps == 0;
+    queue_.change(options.queue);
+    bucket_ = TokenBucket(options.shaper, now);
+  }
+
   // Queues a frame. `free(packet)` is called with each frame that is dropped because the queue is
   // full, which may be this one. `mark(packet)` sets the congestion mark of this frame and returns
   // whether the frame carries it.
@@ -132,7 +145,7 @@ class Egress {
   std::array<Item, kBurstPackets> burst_{};
   std::size_t passing_count_ = 0;
   std::size_t taken_count_ = 0;
-  const bool unshaped_;
+  bool unshaped_;
   EgressQueue queue_;
   TokenBucket bucket_;
   const bool in_bursts_;

@@ -6,15 +6,18 @@
 
 namespace sluice::dataplane {
 EgressQueue::EgressQueue(const Limits& limits)
-    : nodes_(limits.packets + kMostPassing),
-      mark_above_bytes_(limits.mark_above_bytes == 0 ? UINT64_MAX : limits.mark_above_bytes),
-      packet_limit_(limits.packets),
-      byte_limit_(limits.bytes) {
+    : nodes_(limits.packets + kMostPassing), packet_limit_(limits.packets) {
   CHECK(limits.packets > 0 && limits.packets < kNone - kMostPassing);
   for (std::uint32_t index = 0; index < nodes_.size(); ++index)
     nodes_[index].next = index + 1 < nodes_.size() ? index + 1 : kNone;
   free_ = 0;
+  set_limits(limits);
+}
 
+void EgressQueue::set_limits(const Limits& limits) noexcept {
+  mark_above_bytes_ = limits.mark_above_bytes == 0 ? UINT64_MAX : limits.mark_above_bytes;
+  byte_limit_ = limits.bytes;
+  with_share_ = 0;
   double sum = 0;
   for (std::size_t index = 0; index < kClassCount; ++index) {
     sum += limits.shares[index];
@@ -24,12 +27,24 @@ EgressQueue::EgressQueue(const Limits& limits)
   least_has_share_ = with_share_ == 0 && limits.least_urgent_share != 0;
   for (std::size_t index = 0; index < kClassCount; ++index) {
     const double share = least_has_share_ ? limits.least_urgent_share : limits.shares[index];
+    levels_[index].per_share = 0;
+    rooms_[index] = {};
     if (share == 0) continue;
     CHECK(share >= 0.001 && share < 1);
     levels_[index].per_share = static_cast<std::uint32_t>(std::lround(kPerShareUnits / share));
-    rooms_[index] = {static_cast<std::uint32_t>(share * limits.packets),
+    rooms_[index] = {static_cast<std::uint32_t>(share * packet_limit_),
                      static_cast<std::uint64_t>(share * static_cast<double>(limits.bytes))};
   }
+}
+
+// A class that waits counts its new share from now.
+void EgressQueue::change(const Limits& limits) noexcept {
+  CHECK(limits.packets == packet_limit_);
+  set_limits(limits);
+  for (Level& level : levels_) level.due = sent_bytes_;
+  guaranteed_ = 0;
+  next_due_ = UINT64_MAX;
+  if (waiting_ != 0) choose_next_due();
 }
 
 std::uint64_t EgressQueue::bytes_as_urgent(ClassIndex egress_class) const noexcept {

@@ -61,6 +61,10 @@ class EgressQueue {
   // next push().
   void put_back(const Item& item) noexcept;
 
+  // From now on with these limits, but for `packets`, which stays. Nothing that waits is lost: a
+  // queue that holds more than it may takes in nothing less urgent until it has sent the rest.
+  void change(const Limits& limits) noexcept;
+
   // Counts an item that bypasses the empty queue, as if it had been pushed and popped. Up to
   // kMostPassing such items may then be put back, whatever was pushed since.
   void pass(Item& item) noexcept {
@@ -126,6 +130,7 @@ class EgressQueue {
   bool fits(const Item& item) const noexcept {
     return packets_ < packet_limit_ && bytes_ + item.bytes <= byte_limit_;
   }
+  void set_limits(const Limits& limits) noexcept;
   std::uint64_t bytes_as_urgent(ClassIndex egress_class) const noexcept;
   std::uint64_t guaranteed_among(std::uint64_t waiting) const noexcept;
   bool within_room(ClassIndex egress_class, const Room& more) const noexcept;
@@ -147,9 +152,9 @@ class EgressQueue {
   std::array<Level, kClassCount> levels_;
 
   std::vector<Node> nodes_;
-  std::uint64_t mark_above_bytes_;
-  std::uint32_t packet_limit_;
-  std::uint64_t byte_limit_;
+  std::uint64_t mark_above_bytes_ = 0;
+  const std::uint32_t packet_limit_;
+  std::uint64_t byte_limit_ = 0;
   std::uint64_t with_share_ = 0;  // bit c: class c has a share of its own
   bool least_has_share_ = false;
   std::array<Room, kClassCount> rooms_{};
