@@ -52,6 +52,7 @@ struct ApplianceConfig {
   std::uint16_t shards = 1;
   std::string secret;       // HMAC secret of the jobs; read from secret_file if that is set
   std::string secret_file;  // empty: the file has `secret` itself
+  std::vector<std::string> older_secrets;  // good too; from the later lines of secret_file
   Polling polling = Polling::kAdaptive;
   LogLevel log_level = LogLevel::kInfo;
   std::uint32_t memory_mib = 512;  // of DPDK: packet buffers and rings
@@ -154,6 +155,15 @@ struct MetricsConfig {
   friend bool operator==(const MetricsConfig&, const MetricsConfig&) = default;
 };
 
+// The local socket for sluicectl.
+struct ControlConfig {
+  std::string socket;  // empty: control.sock in the folder that a service manager gives
+  std::string owner;   // names of this host; empty: the process's own
+  std::string group;
+  std::string mode = "0600";  // octal
+  friend bool operator==(const ControlConfig&, const ControlConfig&) = default;
+};
+
 struct ForwardingConfig {
   bool enabled = true;
   std::uint32_t mac_table_entries = 4096;
@@ -170,6 +180,7 @@ struct Config {
   PolicyOptions policy;  // of jobs whose ranks leave it to the appliance
   std::vector<JobConfig> jobs;
   MetricsConfig metrics;
+  ControlConfig control;
   ForwardingConfig forwarding;
   friend bool operator==(const Config&, const Config&) = default;
 };

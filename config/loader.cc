@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "config/checks.h"
 #include "config/machine.h"
@@ -18,6 +19,7 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 constexpr std::size_t kMaxSecretBytes = 256;
+constexpr std::size_t kMaxSecrets = 4;  // the one in use, and older ones
 
 // The file's bytes, at most one more than `max_bytes`; nothing when it can't be read (see errno).
 std::optional<std::string> read_file(const std::string& path, std::size_t max_bytes) {
@@ -46,7 +48,18 @@ void check_secret_place(const Config& config, const std::string& path, Report& r
                       in_quotes(path) + "; chmod o-r it, or give a secret_file");
 }
 
-// Replaces the empty secret by the content of secret_file, without its final line break.
+// The lines that are not empty.
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (!line.empty()) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+// Replaces the empty secrets by the lines of secret_file.
 void read_secret(Config& config, Report& report) {
   const std::string& path = config.appliance.secret_file;
   if (path.empty()) return;
@@ -54,17 +67,22 @@ void read_secret(Config& config, Report& report) {
     report.conflict({"appliance.secret_file"}, what + ": " + in_quotes(path) + "; " + remedy);
   };
   struct stat info;
-  auto text = read_file(path, kMaxSecretBytes + 1);
+  const auto text = read_file(path, kMaxSecrets * (kMaxSecretBytes + 2));
   if (!text || stat(path.c_str(), &info) != 0)
     return fail(std::string("secret_file can't be read (") + std::strerror(errno) + ")",
                 "create it with the secret on one line");
   if (info.st_mode & S_IROTH)
     return fail("secret_file can be read by everyone on this host", "chmod o-r it");
-  while (!text->empty() && (text->back() == '\n' || text->back() == '\r')) text->pop_back();
-  if (text->empty() || text->size() > kMaxSecretBytes)
-    return fail("secret_file holds " + std::string(text->empty() ? "nothing" : "too much"),
-                "write 1 to " + std::to_string(kMaxSecretBytes) + " bytes into it");
-  config.appliance.secret = std::move(*text);
+  std::vector<std::string> secrets = lines_of(*text);
+  const bool too_long = std::ranges::any_of(
+      secrets, [](const std::string& secret) { return secret.size() > kMaxSecretBytes; });
+  if (secrets.empty() || secrets.size() > kMaxSecrets || too_long)
+    return fail("secret_file holds " + std::string(secrets.empty() ? "nothing" : "too much"),
+                "write 1 to " + std::to_string(kMaxSecretBytes) + " bytes into it, and at most " +
+                    std::to_string(kMaxSecrets - 1) + " older secrets on lines of their own");
+  config.appliance.secret = std::move(secrets.front());
+  secrets.erase(secrets.begin());
+  config.appliance.older_secrets = std::move(secrets);
 }
 
 // A vhost-user port is as safe as the socket's folder; a network is not.

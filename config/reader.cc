@@ -166,8 +166,9 @@ class Reader {
 
  private:
   static constexpr Section kRootSections[] = {
-      Section::kAppliance, Section::kPort, Section::kClass,   Section::kRule,      Section::kLimits,
-      Section::kPolicy,    Section::kJob,  Section::kMetrics, Section::kForwarding};
+      Section::kAppliance, Section::kPort,      Section::kClass, Section::kRule,
+      Section::kLimits,    Section::kPolicy,    Section::kJob,   Section::kMetrics,
+      Section::kControl,   Section::kForwarding};
 
   static std::optional<Section> root_section(std::string_view name) {
     for (const Section section : kRootSections)

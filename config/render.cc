@@ -2,6 +2,7 @@
 
 #include <cctype>
 
+#include "config/changes.h"
 #include "config/schema.h"
 #include "config/text.h"
 
@@ -56,7 +57,8 @@ std::string effective_line(const KeySpec& spec, const Target& target) {
 std::string reference_entry(const KeySpec& spec, const Target& target) {
   const Field field = spec.field(target);
   const std::string text =
-      "\n" + comment(std::string(spec.help)) + comment(capitalised(describe_type(spec)) + ".");
+      "\n" + comment(std::string(spec.help)) +
+      comment(capitalised(describe_type(spec)) + (is_live(spec) ? "; live." : "."));
   if (is_unset(spec, field)) return text + "# " + std::string(spec.key) + " = \"\"\n";
   return text + std::string(spec.key) + " = " + literal(spec, field) + "\n";
 }
@@ -143,7 +145,7 @@ std::string render(Config config, const Examples& examples,
   text += examples.jobs;
   for (JobConfig& job : config.jobs)
     text += render_section(Section::kJob, {.config = &config, .job = &job}, entry);
-  for (const Section section : {Section::kMetrics, Section::kForwarding})
+  for (const Section section : {Section::kMetrics, Section::kControl, Section::kForwarding})
     text += render_section(section, {&config}, entry);
   return text;
 }
@@ -164,7 +166,9 @@ std::string render_reference() {
   return "# The appliance's settings, all at their defaults. Check a changed file with\n"
          "#   sluiced --check-config --config FILE\n"
          "# Any setting may be left out; each [[port]] table adds a port, each [[job]] table a "
-         "policy.\n" +
+         "policy.\n"
+         "# A reload (SIGHUP, sluicectl reload) applies settings that are marked live and all\n"
+         "# [[class]], [[rule]] and [[job]] tables; any other change needs a restart.\n" +
          render(default_config(),
                 {.classes_and_rules = class_and_rule_examples(), .jobs = std::string(kJobExample)},
                 reference_entry);

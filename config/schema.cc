@@ -18,6 +18,9 @@ constexpr double kMaxPathBytes = 107;      // of a UNIX socket's name, without i
 constexpr Form kAnyText{};
 constexpr Form kLabel{is_label, "letters, digits, '_' and '-'"};
 constexpr Form kPrintable{is_printable, "printable ASCII"};
+constexpr Form kName{[](std::string_view text) { return text.empty() || is_label(text); },
+                     "letters, digits, '_' and '-'"};
+constexpr Form kMode{is_file_mode, "an octal number such as 0660"};
 constexpr Form kPci{[](std::string_view text) { return text.empty() || is_pci_address(text); },
                     "a PCI address such as 0000:01:00.0"};
 constexpr Form kHostPort{is_host_and_port, "ADDRESS:PORT with a numeric address, or empty"};
@@ -48,7 +51,8 @@ constexpr KeySpec kSchema[] = {
      "Secret that workers prove to know when they join. Empty: whoever reaches the port may join.",
      [](Target t) -> Field { return &t.config->appliance.secret; }, kAnyText, true},
     {Section::kAppliance, "secret_file", "", 0, 4096,
-     "File that holds the secret, instead of `secret`; it must not be readable by everyone.",
+     "File that holds the secret, instead of `secret`, on its first line; older secrets on up to "
+     "three more lines are still good. It must not be readable by everyone.",
      [](Target t) -> Field { return &t.config->appliance.secret_file; }},
     {Section::kAppliance, "polling", "", 0, 0,
      "busy: spin for ever, for boxes with a core a shard. adaptive: sleep until a packet comes.",
@@ -191,6 +195,19 @@ constexpr KeySpec kSchema[] = {
     {Section::kMetrics, "address", "", 0, 64, "Where Prometheus scrapes. Empty: no endpoint.",
      [](Target t) -> Field { return &t.config->metrics.address; }, kHostPort},
 
+    {Section::kControl, "socket", "", 0, kMaxPathBytes,
+     "Local socket for sluicectl. Empty: control.sock in the folder that systemd gives the service "
+     "(/run/sluice), and none where nobody gives a folder.",
+     [](Target t) -> Field { return &t.config->control.socket; }},
+    {Section::kControl, "owner", "", 0, 31,
+     "User that the socket's file belongs to. Empty: the one that sluiced runs as.",
+     [](Target t) -> Field { return &t.config->control.owner; }, kName},
+    {Section::kControl, "group", "", 0, 31, "Group of the socket's file. Empty: that of sluiced.",
+     [](Target t) -> Field { return &t.config->control.group; }, kName},
+    {Section::kControl, "mode", "", 3, 4,
+     "Mode of the socket's file: who may write to it may end jobs. 0660 lets the group.",
+     [](Target t) -> Field { return &t.config->control.mode; }, kMode},
+
     {Section::kForwarding, "enabled", "", 0, 0,
      "Forward frames for other hosts between the ports by learned Ethernet address.",
      [](Target t) -> Field { return &t.config->forwarding.enabled; }},
@@ -277,6 +294,7 @@ std::string_view section_name(Section section) {
     case Section::kPolicy: return "policy";
     case Section::kJob: return "job";
     case Section::kMetrics: return "metrics";
+    case Section::kControl: return "control";
     case Section::kForwarding: return "forwarding";
   }
   return "";

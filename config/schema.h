@@ -28,6 +28,7 @@ enum class Section : std::uint8_t {
   kPolicy,
   kJob,
   kMetrics,
+  kControl,
   kForwarding,
 };
 

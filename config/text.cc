@@ -131,6 +131,11 @@ bool is_printable(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= 0x20 && c <= 0x7e; });
 }
 
+bool is_file_mode(std::string_view text) {
+  return (text.size() == 3 || (text.size() == 4 && text[0] == '0')) &&
+         std::ranges::all_of(text, [](char digit) { return '0' <= digit && digit <= '7'; });
+}
+
 bool is_pci_address(std::string_view text) { return matches(text, "hhhh:hh:hh.o"); }
 
 bool is_host_and_port(std::string_view text) {

@@ -41,6 +41,7 @@ std::string in_quotes(std::string_view text);
 // Forms of strings, each with the wording of its error.
 bool is_label(std::string_view text);          // letters, digits, '_' and '-'
 bool is_printable(std::string_view text);      // ASCII from space to '~'
+bool is_file_mode(std::string_view text);      // 660 or 0660, octal
 bool is_pci_address(std::string_view text);    // 0000:01:00.0
 bool is_host_and_port(std::string_view text);  // 127.0.0.1:9464, [::1]:9464, or empty
 

@@ -214,6 +214,16 @@ TEST(Loader, TheSecretComesFromItsFileWithoutTheLineBreak) {
   EXPECT_EQ(config.value().appliance.secret, "open sesame");
 }
 
+TEST(Loader, FurtherLinesOfTheSecretFileAreOlderSecrets) {
+  const ConfigFile file("");
+  const std::string secret = file.write("secret", "open sesame\r\ntahini\n\nhalva");
+  file.write("a.toml", "[appliance]\nsecret_file = \"" + secret + "\"\n" + kGoodPort);
+  const auto config = load_config(file.path());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config.value().appliance.secret, "open sesame");
+  EXPECT_THAT(config.value().appliance.older_secrets, ElementsAre("tahini", "halva"));
+}
+
 TEST(Loader, ASecretFileMustExistHoldSomethingAndBePrivate) {
   const ConfigFile file("");
   const auto errors_with = [&](const std::string& path) {
@@ -225,6 +235,8 @@ TEST(Loader, ASecretFileMustExistHoldSomethingAndBePrivate) {
   EXPECT_THAT(errors_with(file.write("empty", "\n")),
               ElementsAre(StartsWith("a.toml:2: secret_file holds nothing")));
   EXPECT_THAT(errors_with(file.write("long", std::string(300, 'x'))),
+              ElementsAre(StartsWith("a.toml:2: secret_file holds too much")));
+  EXPECT_THAT(errors_with(file.write("many", "a\nb\nc\nd\ne\n")),
               ElementsAre(StartsWith("a.toml:2: secret_file holds too much")));
   EXPECT_THAT(errors_with("/nonexistent"),
               ElementsAre(StartsWith("a.toml:2: secret_file can't be read (No such file")));
