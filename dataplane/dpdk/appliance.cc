@@ -4,8 +4,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
 #include <sstream>
+#include <thread>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/text.h"
 #include "dataplane/dpdk/control.h"
 #include "dataplane/dpdk/eal.h"
@@ -17,7 +20,9 @@ namespace sluice::dataplane {
 // Destroyed from the bottom up: control first, then workers, ports, rings and the pool.
 struct Appliance::State {
   config::Config config;
+  agg::JobsOptions options;  // in use
   bool eal_started = false;
+  std::unique_ptr<const Traffic> traffic;  // in use
   Context context;
   std::unique_ptr<Control> control;
 
@@ -42,6 +47,8 @@ struct Appliance::State {
 
 namespace {
 
+constexpr auto kRound = std::chrono::microseconds(50);  // between two looks at a worker
+
 OwnAddress own_address(const config::ApplianceConfig& config) {
   OwnAddress own;
   own.mac.bytes = config::effective_mac(config);
@@ -53,15 +60,24 @@ OwnAddress own_address(const config::ApplianceConfig& config) {
   return own;
 }
 
-Result<agg::JobsOptions> jobs_options(const config::Config& config, std::size_t max_chunk_bytes) {
+using BootKey = decltype(agg::JobsOptions::boot_key);
+
+Result<BootKey> make_boot_key() {
+  BootKey key;
+  if (RAND_bytes(key.data(), static_cast<int>(key.size())) != 1)
+    return Status(StatusCode::kIoError, "the system gives no random numbers for the boot key");
+  return key;
+}
+
+agg::JobsOptions jobs_options(const config::Config& config, const BootKey& boot_key) {
   agg::JobsOptions options;
   options.secret = config.appliance.secret;
-  if (RAND_bytes(options.boot_key.data(), static_cast<int>(options.boot_key.size())) != 1)
-    return Status(StatusCode::kIoError, "the system gives no random numbers for the boot key");
+  options.older_secrets = config.appliance.older_secrets;
+  options.boot_key = boot_key;
   options.shard_count = config.appliance.shards;
   options.max_jobs = config.limits.jobs;
   options.max_workers = config.limits.workers_per_job;
-  options.max_chunk_bytes = max_chunk_bytes;
+  options.max_chunk_bytes = std::min<std::size_t>(config.limits.chunk_bytes_max, kMaxChunkBytes);
   options.max_job_memory_bytes = std::size_t{config.limits.job_memory_mib} << 20;
   options.max_total_memory_bytes = std::size_t{config.limits.total_memory_mib} << 20;
   const auto share_of = [](std::uint16_t jobs, std::uint32_t mib) {
@@ -78,31 +94,6 @@ Result<agg::JobsOptions> jobs_options(const config::Config& config, std::size_t 
     options.named_jobs.push_back(
         {.job_name = job.name, .policy = job.policy, .reproducible = job.reproducible});
   return options;
-}
-
-TrafficRule::Prefix prefix_of(const config::IpPrefix& prefix) {
-  if (const auto* ipv4 = std::get_if<config::Ipv4Prefix>(&prefix)) {
-    const auto& ip = ipv4->octets;
-    return {wire::ipv4_address(ip[0], ip[1], ip[2], ip[3]), ipv4->prefix_length};
-  }
-  const auto& ipv6 = std::get<config::Ipv6Prefix>(prefix);
-  return {{wire::Family::kIpv6, ipv6.octets}, ipv6.prefix_length};
-}
-
-std::vector<TrafficRule> traffic_rules(const std::vector<config::RuleConfig>& configs) {
-  std::vector<TrafficRule> rules;
-  for (const config::RuleConfig& config : configs) {
-    TrafficRule rule{.egress_class = static_cast<ClassIndex>(config.egress_class)};
-    if (config.dscp) rule.dscp = static_cast<std::uint8_t>(*config.dscp);
-    if (config.pcp) rule.pcp = static_cast<std::uint8_t>(*config.pcp);
-    if (config.protocol)
-      rule.protocol =
-          *config.protocol == config::Protocol::kUdp ? wire::kProtoUdp : wire::kProtoTcp;
-    rule.port = config.port;
-    if (config.prefix) rule.prefix = prefix_of(*config.prefix);
-    rules.push_back(rule);
-  }
-  return rules;
 }
 
 // Devices first: the number of buffers depends on their offers.
@@ -131,14 +122,22 @@ std::string table_of_ports(const Context& context) {
   return table_of(rows);
 }
 
+std::unique_ptr<const Traffic> make_traffic(const config::Config& config, const Context& context) {
+  auto traffic = std::make_unique<Traffic>(Classifier(traffic_rules(config.rules)));
+  for (const auto& port : context.ports)
+    traffic->egress.push_back(
+        egress_options(config.ports[port->index()], port->max_frame_bytes(), config));
+  return traffic;
+}
+
 void log_ports(const Context& context) {
   std::istringstream lines(table_of_ports(context));
   for (std::string line; std::getline(lines, line);) spdlog::info("{}", line);
 }
 
-Status build_context(const config::Config& config, Context& context) {
+Status build_context(const config::Config& config, Context& context,
+                     std::unique_ptr<const Traffic>& traffic) {
   context.own = own_address(config.appliance);
-  context.classifier = Classifier(traffic_rules(config.rules));
   context.polling = config.appliance.polling;
   context.forwarding = config.forwarding.enabled;
   context.mac_entries = config.forwarding.mac_table_entries;
@@ -148,6 +147,8 @@ Status build_context(const config::Config& config, Context& context) {
 
   if (Status status = open_ports(config, context); !status.ok()) return status;
   log_ports(context);
+  traffic = make_traffic(config, context);
+  context.traffic.store(traffic.get());
   context.max_datagram_bytes = rte_pktmbuf_data_room_size(context.pool.get()) -
                                RTE_PKTMBUF_HEADROOM - wire::kMaxUdpHeaderBytes;
   const auto add_ring = [](const char* name, std::uint32_t packets, RingPtr& ring) {
@@ -201,11 +202,12 @@ Result<std::unique_ptr<Appliance>> Appliance::start(const config::Config& config
   auto state = std::make_unique<State>();
   if (Status status = begin(config, *state); !status.ok()) return status;
   if (Status status = handle_guest_faults(); !status.ok()) return status;
-  if (Status status = build_context(config, state->context); !status.ok()) return status;
-  auto options =
-      jobs_options(config, std::min<std::size_t>(config.limits.chunk_bytes_max, kMaxChunkBytes));
-  if (!options.ok()) return options.status();
-  state->control = std::make_unique<Control>(state->context, std::move(options).value());
+  if (Status status = build_context(config, state->context, state->traffic); !status.ok())
+    return status;
+  const auto boot_key = make_boot_key();
+  if (!boot_key.ok()) return boot_key.status();
+  state->options = jobs_options(config, boot_key.value());
+  state->control = std::make_unique<Control>(state->context, state->options);
   for (auto& worker : state->context.workers) worker->start();
   state->control->start();
   return std::unique_ptr<Appliance>(new Appliance(std::move(state)));
@@ -237,6 +239,32 @@ BufferUse Appliance::buffers() const {
 
 bool Appliance::inspect(const std::function<void(const agg::Jobs&, TimeNs)>& inspection) const {
   return state_->control->inspect(inspection);
+}
+
+bool Appliance::operate(const std::function<void(agg::Jobs&, TimeNs)>& operation) {
+  return state_->control->inspect(operation);
+}
+
+Status Appliance::change(const config::Config& config) {
+  Context& context = state_->context;
+  CHECK(config.ports.size() == context.ports.size());
+  for (const auto& port : context.ports)
+    if (config.ports[port->index()].rate_mbps != 0 && port->plan().queues > 1)
+      return Status(StatusCode::kInvalidArgument,
+                    "port \"" + port->config().name + "\" rate_mbps (0 -> " +
+                        std::to_string(config.ports[port->index()].rate_mbps) +
+                        "): all workers serve this port, and one serves a shaped port");
+  auto traffic = make_traffic(config, context);
+  context.traffic.store(traffic.get(), std::memory_order_release);
+  for (const auto& worker : context.workers) {
+    worker->wake();
+    while (worker->adopted() != traffic.get()) std::this_thread::sleep_for(kRound);
+  }
+  state_->traffic = std::move(traffic);
+  state_->options = jobs_options(config, state_->options.boot_key);
+  operate([this](agg::Jobs& jobs, TimeNs) { jobs.change_options(state_->options); });
+  state_->config = config;
+  return Status();
 }
 
 }  // namespace sluice::dataplane

@@ -39,6 +39,15 @@ class Appliance {
   // Runs `inspection` on the control thread, which owns the jobs, and returns when it is done.
   // False: the appliance is ending. The inspection may keep copies of values only.
   bool inspect(const std::function<void(const agg::Jobs&, TimeNs)>& inspection) const;
+  // The same for what an operator changes about jobs.
+  bool operate(const std::function<void(agg::Jobs&, TimeNs)>& operation);
+
+  // Takes over the settings of `config` that can change while frames pass: rules, classes, rates
+  // and queues of ports, secrets, limits, policies of jobs to come. The caller has seen to it that
+  // no other setting differs. All or nothing: a failure names what needs a restart. Returns when
+  // every worker goes by the new settings, one round later; no frame is lost. One thread at a time,
+  // while the appliance lives.
+  Status change(const config::Config& config);
 
  private:
   struct State;

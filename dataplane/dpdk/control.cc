@@ -186,7 +186,7 @@ void Control::send(const MemberPath& path, wire::Bytes datagram) {
     return drop(DropReason::kNoPath);
   meta_of(packet) = {.kind = PacketMeta::Kind::kEgress,
                      .port = path.port,
-                     .egress_class = context_.classifier.of_control()};
+                     .egress_class = Classifier::of_control()};
   if (!context_.owner_of(path.port).hand_over(packet)) drop(DropReason::kHandover);
 }
 

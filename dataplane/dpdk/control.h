@@ -25,7 +25,7 @@ namespace sluice::dataplane {
 
 class Control {
  public:
-  using Inspection = std::function<void(const agg::Jobs&, TimeNs)>;
+  using Inspection = std::function<void(agg::Jobs&, TimeNs)>;  // it may change them too
 
   Control(Context& context, agg::JobsOptions options);
   ~Control();

@@ -70,7 +70,7 @@ void Worker::forward(Lane& in, const ForwardDecision& decision, const wire::Ethe
     rte_pktmbuf_free(packet);
     return;
   }
-  const ClassIndex egress_class = context_.classifier.of_frame(view);
+  const ClassIndex egress_class = traffic_->classifier.of_frame(view);
   in.counters().forwarded.add(1);
   if (decision.flood) in.counters().flooded.add(1);
   while (std::popcount(rest) > 1) {
@@ -209,7 +209,7 @@ void Worker::answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, Time
   }
   if (result.outcome == HostOutcome::kAnswered) {
     set_frame_bytes(reply, result.reply_bytes);
-    send(lane.port().index(), context_.classifier.of_control(), reply, counters_.drops);
+    send(lane.port().index(), Classifier::of_control(), reply, counters_.drops);
     rte_pktmbuf_free(packet);
     return;
   }

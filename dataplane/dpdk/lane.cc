@@ -13,19 +13,6 @@ namespace {
 
 static_assert(kBurst == Egress::kBurstPackets);
 
-Egress::Options egress_options(const config::PortConfig& config, std::uint32_t max_frame_bytes,
-                               const config::Config& appliance) {
-  Egress::Options options;
-  options.queue.packets = kEgressPackets;
-  options.queue.bytes = std::uint64_t{config.queue_kib} << 10;
-  options.queue.mark_above_bytes = std::uint64_t{config.mark_above_kib} << 10;
-  for (const config::ClassConfig& one : appliance.classes)
-    options.queue.shares[one.index] = one.share;
-  options.shaper = Egress::shaper_for(std::uint64_t{config.rate_mbps} * 1'000'000, max_frame_bytes);
-  options.in_bursts = appliance.appliance.polling == config::Polling::kAdaptive;
-  return options;
-}
-
 FaultRates fault_rates(const config::PortConfig& config, double drop) noexcept {
   return {.drop = drop, .duplicate = config.fault.duplicate, .reorder = config.fault.reorder};
 }
@@ -39,11 +26,11 @@ rte_mbuf* as_mbuf(void* packet) noexcept { return static_cast<rte_mbuf*>(packet)
 }  // namespace
 
 Lane::Lane(const Port& port, std::uint16_t queue, rte_mempool* pool, TimeNs now,
-           const config::Config& appliance)
+           const Egress::Options& options)
     : port_(port),
       queue_(queue),
       pool_(pool),
-      egress_(egress_options(port.config(), port.max_frame_bytes(), appliance), counters_, now),
+      egress_(options, counters_, now),
       rx_fault_(fault_rates(port.config(), port.config().fault.rx_drop), seed_of(port, queue, 0)),
       tx_fault_(fault_rates(port.config(), port.config().fault.tx_drop), seed_of(port, queue, 1)) {}
 

@@ -27,11 +27,13 @@ class alignas(64) Lane {  // so that two lcores share no cache line
 
   // The port outlives the lane. `queue` is the device's queue of both directions.
   Lane(const Port& port, std::uint16_t queue, rte_mempool* pool, TimeNs now,
-       const config::Config& appliance);
+       const Egress::Options& options);
   ~Lane();  // precondition: the device has stopped
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
+  // Between two rounds: other settings of the egress queue and the shaper, without a loss.
+  void change(const Egress::Options& options, TimeNs now) noexcept { egress_.change(options, now); }
   // Called first in each round of the owner's loop: frames that are enqueued in this round count as
   // arrived at this time.
   void begin_round(TimeNs now) noexcept { round_began_ = now; }

@@ -156,7 +156,8 @@ Result<std::unique_ptr<Port>> Port::open(const config::PortConfig& config, PortI
 
 Status Port::start(rte_mempool* pool, TimeNs now, const config::Config& appliance) {
   for (std::uint16_t queue = 0; queue < plan_.queues; ++queue)
-    lanes_.push_back(std::make_unique<Lane>(*this, queue, pool, now, appliance));
+    lanes_.push_back(std::make_unique<Lane>(*this, queue, pool, now,
+                                            egress_options(config_, max_frame_bytes_, appliance)));
   const std::vector<int> before = packet_sockets();
   const bool rests = appliance.appliance.polling == config::Polling::kAdaptive;
   bool interrupts = rests && config_.type != config::PortType::kAfPacket &&

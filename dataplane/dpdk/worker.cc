@@ -53,6 +53,8 @@ TimeNs now_ns() noexcept {
 Worker::Worker(Context& context, std::uint16_t index)
     : context_(context),
       index_(index),
+      traffic_(context.traffic.load()),
+      adopted_(traffic_),
       shard_(ShardId{index}),
       routes_(*context.paths, static_cast<std::uint16_t>(context.own.port + 1 + index)),
       macs_(context.mac_entries, context.mac_age_ns) {
@@ -285,11 +287,22 @@ void Worker::send_of_shard(rte_mbuf* packet, rte_mbuf* payload,
     rte_pktmbuf_free(payload);
     return;
   }
-  send(route->port, context_.classifier.of_chunk(transmit.priority), packet, counters_.drops);
+  send(route->port, traffic_->classifier.of_chunk(transmit.priority), packet, counters_.drops);
+}
+
+// Between two rounds no frame is on its way through the worker, so that no frame is classed by
+// settings that are freed.
+void Worker::adopt(const Traffic& traffic, TimeNs now) noexcept {
+  for (Lane* lane : lanes_) lane->change(traffic.egress[lane->port().index()], now);
+  traffic_ = &traffic;
+  adopted_.store(&traffic, std::memory_order_release);
 }
 
 std::size_t Worker::loop(TimeNs now) noexcept {
   std::size_t work = 0;
+  if (const Traffic* latest = context_.traffic.load(std::memory_order_acquire); latest != traffic_)
+      [[unlikely]]
+    adopt(*latest, now);
   for (Lane* lane : lanes_) lane->begin_round(now);
   for (Lane* lane : lanes_) work += poll_lane(*lane, now);
   work += poll_inbox(now);

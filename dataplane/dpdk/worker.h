@@ -15,12 +15,12 @@
 #include "aggregator/appliance/intake.h"
 #include "aggregator/appliance/rounds.h"
 #include "config/config.h"
-#include "dataplane/core/classifier.h"
 #include "dataplane/core/flow_cache.h"
 #include "dataplane/core/forwarding.h"
 #include "dataplane/core/steer.h"
 #include "dataplane/dpdk/idle_wait.h"
 #include "dataplane/dpdk/port.h"
+#include "dataplane/dpdk/traffic.h"
 #include "dataplane/host/paths.h"
 
 namespace sluice::dataplane {
@@ -28,10 +28,11 @@ namespace sluice::dataplane {
 class Worker;
 
 // The context that all threads of the data plane share. Complete before the first of them starts,
-// then constant.
+// then constant, but for `traffic`.
 struct Context {
   OwnAddress own;
-  Classifier classifier;
+  // The published traffic settings; main thread writes, workers read it once a round.
+  std::atomic<const Traffic*> traffic{nullptr};
   config::Polling polling{};
   bool forwarding = true;
   bool shares_payloads = false;  // true if some port does, see PortPlan
@@ -71,6 +72,10 @@ class Worker {
   // Any thread: tells this worker on which port an address was seen.
   void tell(const MacTable::Key& key, PortIndex port) noexcept;
 
+  // Any thread: the traffic settings by which the worker goes. It reads no older ones any more.
+  const Traffic* adopted() const noexcept { return adopted_.load(std::memory_order_acquire); }
+  void wake() noexcept { idle_wait_.call(); }
+
   const LcoreCounters& counters() const noexcept { return counters_; }
   const agg::Shard& shard() const noexcept { return shard_; }
 
@@ -94,6 +99,7 @@ class Worker {
   rte_mbuf* share_payload(std::span<const agg::Transmit> rest) noexcept;
   void send_of_shard(rte_mbuf* packet, rte_mbuf* payload, const agg::Transmit& transmit) noexcept;
   void notice_links() noexcept;
+  void adopt(const Traffic& traffic, TimeNs now) noexcept;
 
   // Each takes ownership of the packet.
   void handle_frame(Lane& lane, rte_mbuf* packet, TimeNs now) noexcept;
@@ -119,6 +125,8 @@ class Worker {
 
   Context& context_;
   const std::uint16_t index_;
+  const Traffic* traffic_;
+  std::atomic<const Traffic*> adopted_;
   std::vector<Lane*> lanes_;
   std::vector<agg::Intake>
       intakes_;  // one for each port, used for the ports that this worker serves
