@@ -121,6 +121,7 @@ struct LcoreCounters {
 struct PortView {
   std::string name;
   std::vector<const PortCounters*> lanes;
+  bool awaits_peer = false;  // vhost-user: down until a process connects, which is no fault
 
   // The sum of `read(counters)` over all lanes.
   template <class Read>

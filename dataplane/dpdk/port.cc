@@ -242,7 +242,7 @@ PortRow Port::row() const {
 }
 
 PortView Port::view() const {
-  PortView view{config_.name, {}};
+  PortView view{config_.name, {}, config_.type == config::PortType::kVhostUser};
   for (const auto& lane : lanes_) view.lanes.push_back(&lane->counters());
   return view;
 }

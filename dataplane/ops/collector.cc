@@ -1,9 +1,13 @@
 #include "dataplane/ops/collector.h"
 
+#include "dataplane/ops/health.h"
+
 namespace sluice::dataplane {
 
 MetricsCollector::MetricsCollector(MetricsSource source)
-    : source_(std::move(source)), previous_(source_.blocks.lcores.size()) {}
+    : start_time_s_(process_start_time_s()),
+      source_(std::move(source)),
+      previous_(source_.blocks.lcores.size()) {}
 
 Families MetricsCollector::Collect() const {
   const std::lock_guard lock(mutex_);
@@ -11,6 +15,8 @@ Families MetricsCollector::Collect() const {
   if (!source_.inspect) return families;
   ControlSample control;
   source_.inspect([&](const agg::Jobs& jobs, TimeNs now) { control = sample_jobs(jobs, now); });
+  add_box_families(why_not_ready(source_.blocks, source_.draining && source_.draining()).empty(),
+                   start_time_s_, families);
   add_port_families(source_.blocks, families);
   add_lcore_families(source_.blocks, busy_shares(), families);
   add_packet_families(source_.blocks, control, families);
@@ -23,6 +29,17 @@ Families MetricsCollector::Collect() const {
 void MetricsCollector::forget_source() {
   const std::lock_guard lock(mutex_);
   source_ = {};
+}
+
+std::vector<std::string> MetricsCollector::reasons() const {
+  const std::lock_guard lock(mutex_);
+  if (!source_.inspect) return {"the box is ending"};
+  return why_not_ready(source_.blocks, source_.draining && source_.draining());
+}
+
+bool MetricsCollector::answers() const {
+  const std::lock_guard lock(mutex_);
+  return source_.inspect && source_.inspect([](const agg::Jobs&, TimeNs) {});
 }
 
 // Two scrapes in a row may see no time pass.

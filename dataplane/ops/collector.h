@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "dataplane/ops/families.h"
@@ -22,6 +23,7 @@ struct MetricsSource {
   std::function<BufferUse()> buffers;
   // Runs an inspection on the control thread and returns when it is done; false: it has ended.
   std::function<bool(const Inspection&)> inspect;
+  std::function<bool()> draining{};  // whether the box takes no new job; not set: it takes them
 };
 
 class MetricsCollector : public prometheus::Collectable {
@@ -30,6 +32,10 @@ class MetricsCollector : public prometheus::Collectable {
   Families Collect() const override;
   // The source is not read any more, and the page is empty from now on.
   void forget_source();
+  // See health.h. The reason of a box whose source is forgotten is that it ends.
+  std::vector<std::string> reasons() const;
+  // Whether the control thread answers; waits for it without a bound.
+  bool answers() const;
 
  private:
   struct Times {
@@ -39,6 +45,7 @@ class MetricsCollector : public prometheus::Collectable {
   };
   std::vector<double> busy_shares() const;
 
+  const double start_time_s_;
   mutable std::mutex mutex_;             // guards the rest
   MetricsSource source_;                 // empty once it is forgotten
   mutable std::vector<Times> previous_;  // of each lcore, at the scrape before

@@ -1,7 +1,6 @@
 #include "dataplane/ops/endpoint.h"
 
 #include <netdb.h>
-#include <prometheus/exposer.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,7 +8,24 @@
 #include <cstring>
 #include <exception>
 
+#include "dataplane/ops/pages.h"
+
 namespace sluice::dataplane {
+namespace {
+
+// A scrape and a probe that waits for the control thread must not hold up each other.
+constexpr const char* kThreads = "2";
+
+struct Route {
+  const char* uri;  // "$" ends a uri that others begin with
+  Page::Make make;
+};
+constexpr Route kRoutes[] = {{"/metrics", metrics_page},
+                             {"/healthz", health_page},
+                             {"/readyz", ready_page},
+                             {"/$", landing_page}};
+
+}  // namespace
 
 std::string why_not_listening(const std::string& address) {
   const std::size_t colon = address.rfind(':');
@@ -31,16 +47,19 @@ std::string why_not_listening(const std::string& address) {
   return why;
 }
 
-MetricsEndpoint::MetricsEndpoint(MetricsSource source)
-    : collector_(std::make_shared<MetricsCollector>(std::move(source))) {}
+MetricsEndpoint::MetricsEndpoint(MetricsSource source) : collector_(std::move(source)) {}
 MetricsEndpoint::~MetricsEndpoint() = default;
 
 Result<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::start(const std::string& address,
                                                                 MetricsSource source) {
   std::unique_ptr<MetricsEndpoint> endpoint(new MetricsEndpoint(std::move(source)));
   try {
-    endpoint->exposer_ = std::make_unique<prometheus::Exposer>(address, 1);
-    endpoint->exposer_->RegisterCollectable(endpoint->collector_);
+    endpoint->server_ = std::make_unique<CivetServer>(
+        std::vector<std::string>{"listening_ports", address, "num_threads", kThreads});
+    for (const Route& route : kRoutes) {
+      endpoint->pages_.push_back(std::make_unique<Page>(route.make, endpoint->collector_));
+      endpoint->server_->addHandler(route.uri, *endpoint->pages_.back());
+    }
   } catch (const std::exception& error) {
     const std::string why = why_not_listening(address);
     return Status(StatusCode::kIoError,
@@ -52,7 +71,7 @@ Result<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::start(const std::strin
 }
 
 std::uint16_t MetricsEndpoint::port() const {
-  return static_cast<std::uint16_t>(exposer_->GetListeningPorts().at(0));
+  return static_cast<std::uint16_t>(server_->getListeningPorts().at(0));
 }
 
 }  // namespace sluice::dataplane

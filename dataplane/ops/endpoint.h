@@ -1,4 +1,5 @@
-// The metrics endpoint: answers GET /metrics for Prometheus on a thread of its own.
+// The box's HTTP server, on threads of its own: /metrics for Prometheus, /healthz and /readyz for
+// whoever watches the box, and a page with links (pages.h).
 //
 // All calls on the main thread; forget_source() before the appliance is destroyed. No DPDK.
 #pragma once
@@ -6,15 +7,16 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "aggregator/base/status.h"
 #include "dataplane/ops/collector.h"
 
-namespace prometheus {
-class Exposer;
-}
+class CivetServer;
 
 namespace sluice::dataplane {
+
+class Page;
 
 // Why a server can not listen at this address now; empty: it can.
 std::string why_not_listening(const std::string& address);
@@ -30,14 +32,15 @@ class MetricsEndpoint {
   MetricsEndpoint(const MetricsEndpoint&) = delete;
   MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;
 
-  void forget_source() { collector_->forget_source(); }
+  void forget_source() { collector_.forget_source(); }
   std::uint16_t port() const;
 
  private:
   explicit MetricsEndpoint(MetricsSource source);
 
-  std::shared_ptr<MetricsCollector> collector_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  MetricsCollector collector_;
+  std::vector<std::unique_ptr<Page>> pages_;
+  std::unique_ptr<CivetServer> server_;
 };
 
 }  // namespace sluice::dataplane

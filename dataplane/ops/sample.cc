@@ -6,16 +6,6 @@
 namespace sluice::dataplane {
 namespace {
 
-// The ordinal is left out if it is 0 and the name does not end like one, so that no two jobs have
-// one label. The client's pages do the same.
-std::string job_label(const agg::JobView& view) {
-  std::string label(view.name);
-  const std::size_t digits = label.find_last_not_of("0123456789") + 1;
-  const bool ambiguous = digits != 0 && digits != label.size() && label[digits - 1] == '/';
-  if (view.ordinal != 0 || ambiguous) label.append("/").append(std::to_string(view.ordinal));
-  return label;
-}
-
 // Whether a shard's latest probe for the open step found `rank` missing. The step is stored after
 // the ranks, and a report about a step that has closed since is of no interest.
 bool is_awaited(const agg::Job& job, std::uint16_t rank, Step open_step) {
@@ -91,6 +81,18 @@ Step last_clock(const agg::Job& job) {
   return clock;
 }
 
+}  // namespace
+
+// The ordinal is left out if it is 0 and the name does not end like one, so that no two jobs have
+// one label. The client's pages do the same.
+std::string job_label(const agg::JobView& view) {
+  std::string label(view.name);
+  const std::size_t digits = label.find_last_not_of("0123456789") + 1;
+  const bool ambiguous = digits != 0 && digits != label.size() && label[digits - 1] == '/';
+  if (view.ordinal != 0 || ambiguous) label.append("/").append(std::to_string(view.ordinal));
+  return label;
+}
+
 JobSample sample_job(const agg::Jobs& jobs, const agg::JobView& view, TimeNs now) {
   const agg::Job& job = *view.job;
   const Step open_step = job.windows[0].open_step.load(std::memory_order_relaxed);
@@ -125,8 +127,6 @@ JobSample sample_job(const agg::Jobs& jobs, const agg::JobView& view, TimeNs now
   }
   return sample;
 }
-
-}  // namespace
 
 void HistogramSample::add(const Histogram& histogram) noexcept {
   for (std::size_t bucket = 0; bucket < Histogram::kBuckets; ++bucket)

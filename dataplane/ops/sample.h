@@ -102,7 +102,11 @@ struct ControlSample {
   std::array<std::uint64_t, kVerdictCount> verdicts{};  // of control packets
 };
 
-// Control thread.
+// The job's name, with "/ordinal" where it has one: no two live jobs have the same.
+std::string job_label(const agg::JobView& view);
+
+// Control thread. Precondition of sample_job(): the job holds its memory.
+JobSample sample_job(const agg::Jobs& jobs, const agg::JobView& view, TimeNs now);
 ControlSample sample_jobs(const agg::Jobs& jobs, TimeNs now);
 
 }  // namespace sluice::dataplane

@@ -185,9 +185,9 @@ TEST_F(StoreMetrics, NamesUnitsLabelsAndHelpFollowTheRules) {
   sums->gauges.signs_flipped.store(0.5);
   right.classes[0].tx_packets.add(1);
   right.classes[63].drops.add(1);
-  const std::set<std::string> allowed{"port", "class", "reason", "use",  "lcore",
-                                      "job",  "rank",  "policy", "late", "layer"};
-  const std::regex name_rule("sluice_[a-z0-9_]+");
+  const std::set<std::string> allowed{"port", "class",  "reason", "use",   "lcore",  "job",
+                                      "rank", "policy", "late",   "layer", "version"};
+  const std::regex name_rule("sluice_[a-z0-9_]+|process_start_time_seconds");
   std::set<std::string> names;
   for (const MetricFamily& family : page()) {
     EXPECT_TRUE(std::regex_match(family.name, name_rule)) << family.name;
@@ -243,6 +243,25 @@ TEST_F(Metrics, ASourceThatIsForgottenIsNotReadAndThePageIsEmpty) {
   metrics->forget_source();
   const std::string answer = http_get(metrics->port(), "/metrics");
   EXPECT_THAT(answer, AllOf(HasSubstr("200 OK"), testing::Not(HasSubstr("sluice_"))));
+}
+
+TEST_F(Metrics, AProbeLearnsWhetherTheBoxServesAndWhyNot) {
+  const auto metrics = endpoint();
+  left.link_up.set(1);
+  EXPECT_THAT(http_get(metrics->port(), "/healthz"), AllOf(HasSubstr(" 200 "), HasSubstr("ok")));
+  EXPECT_THAT(http_get(metrics->port(), "/readyz"),
+              AllOf(HasSubstr(" 503 "), HasSubstr("\nport \"right\" is down\n")));
+  EXPECT_THAT(http_get(metrics->port(), "/metrics"), HasSubstr("\nsluice_ready 0\n"));
+  right.link_up.set(1);
+  EXPECT_THAT(http_get(metrics->port(), "/readyz"), AllOf(HasSubstr(" 200 "), HasSubstr("ready")));
+  EXPECT_THAT(http_get(metrics->port(), "/metrics"),
+              AllOf(HasSubstr("\nsluice_ready 1\n"), HasSubstr("\nsluice_build_info{version=\""),
+                    HasSubstr("\nprocess_start_time_seconds ")));
+  EXPECT_THAT(http_get(metrics->port(), "/"), HasSubstr("<p>ready</p>"));
+  EXPECT_THAT(http_get(metrics->port(), "/other"), HasSubstr(" 404 "));
+  metrics->forget_source();
+  EXPECT_THAT(http_get(metrics->port(), "/healthz"), HasSubstr(" 503 "));
+  EXPECT_THAT(http_get(metrics->port(), "/readyz"), HasSubstr("the box is ending"));
 }
 
 TEST_F(Metrics, AnAddressInUseIsAnErrorThatNamesItAndTheKey) {
