@@ -39,7 +39,11 @@ endif()
 if(TARGET sluiced)
   install(TARGETS sluiced RUNTIME COMPONENT appliance)
   install(DIRECTORY config/examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT appliance)
-  install(FILES config/deploy/prometheus.yml config/deploy/grafana-dashboard.json LICENSE
+  install(PROGRAMS dataplane/ops/sluicectl DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT appliance)
+  install(FILES dataplane/ops/sluicectl.bash RENAME sluicectl
+          DESTINATION share/bash-completion/completions COMPONENT appliance)
+  install(FILES config/deploy/prometheus.yml config/deploy/alerts.yml
+                config/deploy/grafana-dashboard.json config/deploy/sluiced-devices.conf LICENSE
           DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT appliance)
   install(FILES config/deploy/sluiced.service DESTINATION lib/systemd/system COMPONENT appliance)
   # Under /usr the settings belong in /etc, elsewhere under the prefix; known only at install time.

@@ -22,7 +22,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION net)
 # The linker's needs, and the drivers that DPDK opens by itself, which no linker sees.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_APPLIANCE_PACKAGE_DEPENDS adduser)
+set(CPACK_DEBIAN_APPLIANCE_PACKAGE_DEPENDS "adduser, python3")  # sluicectl
 foreach(driver bus-vdev bus-pci mempool-ring net-vhost net-af-packet net-af-xdp)
   string(APPEND CPACK_DEBIAN_APPLIANCE_PACKAGE_DEPENDS ", librte-${driver}${SLUICE_DPDK_ABI}")
 endforeach()

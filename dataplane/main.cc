@@ -2,47 +2,40 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "config/loader.h"
 #include "config/render.h"
+#include "config/text.h"
 #include "dataplane/dpdk/appliance.h"
+#include "dataplane/ops/commands.h"
+#include "dataplane/ops/control_socket.h"
 #include "dataplane/ops/endpoint.h"
+#include "dataplane/ops/health.h"
+#include "dataplane/ops/log.h"
+#include "dataplane/ops/pulse.h"
+#include "dataplane/ops/service_manager.h"
+#include "dataplane/reload.h"
 
 namespace {
 
-using sluice::config::LogLevel;
+using sluice::dataplane::Appliance;
+using sluice::dataplane::ControlSocket;
+using sluice::dataplane::Reloader;
+using sluice::dataplane::ServiceManager;
 
 constexpr int kFailed = 1;
-
-spdlog::level::level_enum spdlog_level(LogLevel level) {
-  switch (level) {
-    case LogLevel::kTrace: return spdlog::level::trace;
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
-  }
-  return spdlog::level::info;
-}
-
-void start_log(LogLevel level) {
-  auto logger = std::make_shared<spdlog::logger>("sluiced",
-                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l: %v");
-  logger->set_level(spdlog_level(level));
-  logger->flush_on(spdlog::level::trace);
-  spdlog::set_default_logger(std::move(logger));
-}
 
 // Blocked before any thread exists, so that every thread inherits it and only this one sees
 // signals.
@@ -55,20 +48,60 @@ int open_signals() {
   return signalfd(-1, &signals, SFD_CLOEXEC);
 }
 
+constexpr auto kStatusEvery = std::chrono::seconds(1);
+
+// Waits for the next signal, but no longer than `timeout`, where negative is without end. 0: none
+// came.
+int next_signal(int signals, std::chrono::milliseconds timeout) {
+  pollfd descriptor{.fd = signals, .events = POLLIN, .revents = 0};
+  signalfd_siginfo info{};
+  if (poll(&descriptor, 1, static_cast<int>(timeout.count())) != 1 ||
+      read(signals, &info, sizeof info) != sizeof info)
+    return 0;
+  return static_cast<int>(info.ssi_signo);
+}
+
+// What `systemctl status` shows.
+std::string status_of(const Appliance& appliance) {
+  const std::string why =
+      sluice::dataplane::join_reasons(why_not_ready(appliance.counters(), false));
+  return why.empty() ? "ready: " + appliance.summary() : "not ready: " + why;
+}
+
 // Returns when the process shall end.
-void serve_signals(int signals) {
+void serve(int signals, const Appliance& appliance, Reloader& reloader,
+           const ServiceManager& manager) {
+  sluice::dataplane::Pulse pulse(appliance.counters(), [&appliance] {
+    return appliance.inspect([](const sluice::agg::Jobs&, sluice::TimeNs) {});
+  });
+  std::string status = status_of(appliance);
+  manager.ready(status);
+  auto alive_at = std::chrono::steady_clock::now();
   for (;;) {
-    signalfd_siginfo info{};
-    if (read(signals, &info, sizeof info) != sizeof info) continue;
-    if (info.ssi_signo == SIGHUP) {
-      spdlog::warn(
-          "SIGHUP refused: the configuration is read once, at start; restart sluiced to apply a "
-          "new one");
-      continue;
+    const int number =
+        next_signal(signals, manager.listens() ? kStatusEvery : std::chrono::milliseconds(-1));
+    if (number == SIGHUP) {
+      manager.reloading();
+      const auto changes = reloader.reload();
+      if (!changes.ok())
+        spdlog::error("SIGHUP: {}", changes.status().message());
+      else
+        spdlog::info("SIGHUP: settings that have changed: {}", changes.value().size());
+      manager.ready(status = status_of(appliance));
     }
-    spdlog::info("{} received: telling the workers and ending",
-                 info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
-    return;
+    if (number == SIGTERM || number == SIGINT) {
+      spdlog::info("{} received: telling the workers and ending",
+                   number == SIGTERM ? "SIGTERM" : "SIGINT");
+      manager.stopping();
+      return;
+    }
+    if (!manager.listens()) continue;
+    if (std::string now = status_of(appliance); now != status)
+      manager.status(status = std::move(now));
+    const auto now = std::chrono::steady_clock::now();
+    if (manager.alive_every() == std::chrono::microseconds(0) || now < alive_at) continue;
+    if (pulse.beats()) manager.alive();
+    alive_at = now + manager.alive_every();
   }
 }
 
@@ -90,8 +123,8 @@ int print_ports(const std::string& path) {
     std::fprintf(stderr, "%s\n", config.status().message().c_str());
     return kFailed;
   }
-  start_log(LogLevel::kWarning);
-  const auto table = sluice::dataplane::Appliance::describe_ports(config.value());
+  sluice::dataplane::start_log("warning");
+  const auto table = Appliance::describe_ports(config.value());
   if (!table.ok()) {
     std::fprintf(stderr, "%s\n", table.status().message().c_str());
     return kFailed;
@@ -100,27 +133,58 @@ int print_ports(const std::string& path) {
   return 0;
 }
 
-sluice::dataplane::MetricsSource metrics_source(const sluice::dataplane::Appliance& appliance) {
+sluice::dataplane::MetricsSource metrics_source(const Appliance& appliance) {
   return {.blocks = appliance.counters(),
           .buffers = [&appliance] { return appliance.buffers(); },
           .inspect = [&appliance](const auto& look) { return appliance.inspect(look); }};
 }
 
+// control.sock in the folder that the service manager has made, where the file names no socket.
+sluice::dataplane::ControlSocketOptions control_options(
+    const sluice::config::ControlConfig& control) {
+  std::string path = control.socket;
+  if (const char* folder = std::getenv("RUNTIME_DIRECTORY"); path.empty() && folder != nullptr)
+    path = std::string(folder) + "/control.sock";
+  return {.path = std::move(path),
+          .owner = control.owner,
+          .group = control.group,
+          .mode = static_cast<unsigned>(std::stoul(control.mode, nullptr, 8))};
+}
+
+// Null: nobody wants a socket.
+sluice::Result<std::unique_ptr<ControlSocket>> open_control(
+    const sluice::config::ControlConfig& control, Appliance& appliance, Reloader& reloader) {
+  const sluice::dataplane::ControlSocketOptions options = control_options(control);
+  if (options.path.empty()) return std::unique_ptr<ControlSocket>();
+  sluice::dataplane::Box box{
+      .blocks = appliance.counters(),
+      .summary = appliance.summary(),
+      .buffers = [&appliance] { return appliance.buffers(); },
+      .visit = [&appliance](const auto& visit) { return appliance.operate(visit); },
+      .reload = [&reloader] { return reloader.reload(); },
+      .set_log_level = [&reloader](const auto& level) { return reloader.set_log_level(level); }};
+  return ControlSocket::start(options, [box = std::move(box)](const auto& words) {
+    return sluice::dataplane::answer_command(box, words);
+  });
+}
+
 int run(const std::string& path) {
   std::vector<std::string> warnings;
-  const auto config = sluice::config::load_config(path, &warnings);
+  const sluice::config::HostFacts host = sluice::config::read_host_facts();
+  const auto config = sluice::config::load_config(path, host, &warnings);
   if (!config.ok()) {
     std::fprintf(stderr, "%s\n", config.status().message().c_str());
     return kFailed;
   }
-  start_log(config.value().appliance.log_level);
-  std::printf("# the configuration in effect, from %s\n%s\n", path.c_str(),
-              sluice::config::render_effective(config.value()).c_str());
-  std::fflush(stdout);
+  sluice::dataplane::start_log(sluice::config::label_of(config.value().appliance.log_level));
+  spdlog::info("sluiced {} starts with {}", sluice::dataplane::version(), path);
+  std::istringstream lines(sluice::config::render_effective(config.value()));
+  for (std::string line; std::getline(lines, line);) spdlog::debug("{}", line);
   for (const std::string& warning : warnings) spdlog::warn("{}", warning);
 
   const int signals = open_signals();
-  auto appliance = sluice::dataplane::Appliance::start(config.value());
+  const auto manager = ServiceManager::from_environment();
+  auto appliance = Appliance::start(config.value());
   if (!appliance.ok()) {
     spdlog::error("{}", appliance.status().message());
     return kFailed;
@@ -135,9 +199,16 @@ int run(const std::string& path) {
     }
     metrics = std::move(started).value();
   }
+  Reloader reloader(path, host.memory, config.value(), *appliance.value());
+  auto control = open_control(config.value().control, *appliance.value(), reloader);
+  if (!control.ok()) {
+    spdlog::error("{}", control.status().message());
+    return kFailed;
+  }
   std::printf("ready: %s\n", appliance.value()->summary().c_str());
   std::fflush(stdout);
-  serve_signals(signals);
+  serve(signals, *appliance.value(), reloader, manager);
+  control.value().reset();  // its commands need the appliance
   if (metrics != nullptr) metrics->forget_source();
   appliance.value().reset();  // before the metrics' server, which takes its time to end
   metrics.reset();

@@ -14,11 +14,13 @@ class VhostBox:
     """A context that runs sluiced with `ports` vhost-user sockets in `directory`."""
 
     def __init__(self, directory: Path, ports: int, secret: str = "lab", extra: str = "",
-                 limits: str = "", port_extra: str = "",
+                 limits: str = "", port_extra: str = "", appliance_extra: str = "",
+                 metrics: str = '[metrics]\naddress = ""',  # boxes of several tests share loopback
                  binary: Path = BUILD / "dataplane" / "sluiced"):
         self.binary = binary
         self.directory, self.ports, self.secret, self.extra = Path(directory), ports, secret, extra
         self.limits, self.port_extra = limits, port_extra
+        self.appliance_extra, self.metrics = appliance_extra, metrics
         self.log = self.directory / "sluiced.log"
 
     def url(self, port: int) -> str:
@@ -30,11 +32,11 @@ class VhostBox:
             f'address = "{BOX_ADDRESS}/24"',
             f'secret = "{self.secret}"',
             "memory_mib = 256",
+            self.appliance_extra,
             "[limits]",
             "member_timeout_s = 10",
             self.limits,
-            "[metrics]",
-            'address = ""',  # nobody scrapes it, and boxes of several tests share the loopback
+            self.metrics,
             self.extra,
         ]
         for port in range(self.ports):
