@@ -21,6 +21,7 @@
 #include <string_view>
 #include <utility>
 
+#include "dataplane/dpdk/carrier.h"
 #include "dataplane/dpdk/guest_fault.h"
 #include "dataplane/dpdk/idle_wait.h"
 #include "dataplane/dpdk/worker.h"
@@ -331,7 +332,10 @@ void Port::refresh_link(TimeNs now) noexcept {
   rte_eth_link link{};
   if (rte_eth_link_get_nowait(device_, &link) != 0) return;
   if (link.link_status != RTE_ETH_LINK_UP) memory_lost_ = false;
-  const bool up = link.link_status == RTE_ETH_LINK_UP && !memory_lost_;
+  const bool of_kernel =
+      config_.type == config::PortType::kAfPacket || config_.type == config::PortType::kAfXdp;
+  const bool up = link.link_status == RTE_ETH_LINK_UP && !memory_lost_ &&
+                  (!of_kernel || has_carrier(config_.interface));
   const bool changed = up_.exchange(up) != up;
   link_counters().link_up.set(up ? 1 : 0);
   link_counters().link_changes.add(changed);
