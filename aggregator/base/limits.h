@@ -22,7 +22,8 @@ inline constexpr std::uint32_t kCollectiveChunks = 64;      // one block: a coll
 // Steps of a broadcast between two barriers: half of the window. A barrier after fewer steps ends
 // the call, a broadcast or a mere barrier.
 inline constexpr std::uint32_t kBroadcastsPerBarrier = 4;
-inline constexpr std::size_t kMaxGroups = 256;     // per job of kind operations
+inline constexpr std::size_t kMaxGroups = 256;  // per job of kind operations
+inline constexpr std::size_t kMaxGroupNameBytes = 64;
 inline constexpr std::uint32_t kFirstSlots = 256;  // of a sequence, at least
 // Operations of a group that may be called by some of its members and not by all.
 inline constexpr std::uint32_t kKeptCalls = 256;
@@ -31,8 +32,9 @@ inline constexpr std::size_t kMinChunkBytes = 64;
 inline constexpr std::size_t kMaxChunkBytes = 8832;  // fits a 9,000-byte MTU
 inline constexpr std::size_t kChunkAlignBytes = 64;  // chunk_bytes is a multiple of this
 inline constexpr std::size_t kMaxJobNameBytes = 64;
-inline constexpr std::size_t kMaxTextBytes = 400;   // of a refusal or a notice
-inline constexpr std::size_t kMaxMissingAges = 16;  // ranks listed in one probe answer
+inline constexpr std::size_t kMaxTextBytes = 400;    // of a refusal or a notice
+inline constexpr std::size_t kMaxReasonBytes = 256;  // why a member ends its job
+inline constexpr std::size_t kMaxMissingAges = 16;   // ranks listed in one probe answer
 inline constexpr std::size_t kMaxDatagramBytes = 9000;
 
 inline constexpr DurationNs kKeepaliveInterval = 250 * kMillisecond;

@@ -58,6 +58,7 @@ enum class PacketUse : std::uint8_t {
     "packets of another generation of their group")                                                \
   X(kFinished, kUseful, "finished", "reports that a worker's gradient was finished")               \
   X(kCredit, kUseful, "credit", "credit updates")                                                  \
+  X(kGroup, kUseful, "group", "groups made, or left by a member")                                  \
   X(kJoin, kUseful, "join", "join requests handled")                                               \
   X(kJoinRefused, kUseless, "join_refused", "join requests refused")                               \
   X(kKeepalive, kUseful, "keepalive", "keepalives")                                                \

@@ -69,9 +69,7 @@ void Shard::handle_groups(Job& job, const ShardCommand& command) noexcept {
     case OperationsRequest::Kind::kReserve:
       operations.grow(*what.group, what.sequence, what.slots);
       break;
-    case OperationsRequest::Kind::kHold:
-      operations.hold(*what.group, what.sequence, what.first, what.end);
-      break;
+    case OperationsRequest::Kind::kHold: operations.hold(what); break;
     case OperationsRequest::Kind::kSettled: operations.settled(*what.group); break;
   }
   follow_groups(job);

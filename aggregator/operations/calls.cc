@@ -104,6 +104,7 @@ void Calls::end_judgement(bool complete) noexcept {
   if (operation == nullptr) return;  // all have called it, and many after it
   CHECK(operation->to_judge && operation->fate.open());
   operation->to_judge = false;
+  if (!complete && ended_ < UINT8_MAX) ++ended_;
   if (complete)
     operation->fate = {.code = OutcomeCode::kCompleted};
   else if (!broken_.open())

@@ -75,6 +75,8 @@ class Calls {
   bool wants_judgement(Operation& operation) noexcept;
   // The next whose turn it is; null: none, or one is being judged.
   Operation* begin_judgement() noexcept;
+  // Operations that have ended without being completed, 255 at most.
+  std::uint8_t ended() const noexcept { return ended_; }
   bool judging() const noexcept { return judging_ != kNothing; }
   // All shards have looked.
   void end_judgement(bool complete) noexcept;
@@ -97,6 +99,7 @@ class Calls {
   std::vector<std::uint8_t> lives_;
   std::uint64_t called_by_all_ = 0;
   std::uint64_t judging_ = kNothing;
+  std::uint8_t ended_ = 0;
   Fate broken_;
 };
 

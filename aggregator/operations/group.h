@@ -64,6 +64,7 @@ struct Group {
         members(std::move(ranks)),
         place_of(world_size, kNoPlace),
         slices(shard_count),
+        serving(shard_count),
         calls(members, mask_words(members.size())),
         floors(members.size()),
         asks(members.size()) {
@@ -94,6 +95,7 @@ struct Group {
       growing{};                             // shards still to reserve
   std::atomic<std::uint32_t> holding{0};     // shards that have still to hold what is judged
   std::atomic<std::uint32_t> incomplete{0};  // shards that hold an incomplete chunk of it
+  std::atomic<std::uint32_t> serving;        // shards that have not removed the group
 
   // ---- shard 0's ----
   Calls calls;

@@ -184,7 +184,6 @@ Verdict OperationShard::probe(Rank rank, const wire::PartProbe& body) noexcept {
   return owns(first / kChunksPerBlock) ? Verdict::kProbe : Verdict::kWrongShard;
 }
 
-// A chunk that is held without being complete takes no part any more: nobody sends it again.
 OperationShard::BlockState OperationShard::block_state(const Group& group, wire::Sequence sequence,
                                                        std::uint32_t first, Rank rank) noexcept {
   const SequenceSlice& slice =
@@ -198,7 +197,7 @@ OperationShard::BlockState OperationShard::block_state(const Group& group, wire:
     const std::uint64_t bit = std::uint64_t{1} << i;
     const bool complete =
         page != SlotPool::kNone && pool_.slot(page + i).state == PartState::kComplete;
-    if (from + i < slice.floor || (!complete && slice.holds(from + i)) ||
+    if (from + i < slice.floor ||
         (page != SlotPool::kNone && test_bit(pool_.mask_of(page + i), place)))
       state.counted |= bit;
     if (!complete) continue;
@@ -264,7 +263,8 @@ wire::GroupState OperationShard::state_for(const Group& group, wire::Sequence se
           .slots = group.slots[index].load(std::memory_order_acquire),
           .noted = shard_.value == 0 ? static_cast<std::uint32_t>(group.calls.noted(place)) : 0,
           .group = group.id,
-          .sequence = sequence};
+          .sequence = sequence,
+          .ended = shard_.value == 0 ? group.calls.ended() : std::uint8_t{0}};
 }
 
 }  // namespace sluice::agg

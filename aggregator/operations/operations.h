@@ -46,7 +46,7 @@ struct GroupNotice {
 struct OperationsRequest {
   enum class Kind : std::uint8_t {
     kReserve,  // `slots` for the sequence: grow() with them, or with 0 when the job has not so many
-    kHold,     // hold() the chunks [first, end)
+    kHold,     // hold() the chunks [first, end) of the operation with this hash
     kSettled,  // all shards have done one of these: settled()
   };
   Kind kind{};
@@ -55,6 +55,7 @@ struct OperationsRequest {
   std::uint32_t slots = 0;
   std::uint64_t first = 0;
   std::uint64_t end = 0;
+  std::uint32_t hash = 0;
 };
 
 class OperationShard {
@@ -102,7 +103,7 @@ class OperationShard {
   void remove(Group& group) noexcept;
   void remove_member(Rank rank) noexcept;  // of all groups
   void grow(Group& group, wire::Sequence sequence, std::uint32_t slots) noexcept;
-  void hold(Group& group, wire::Sequence sequence, std::uint64_t first, std::uint64_t end) noexcept;
+  void hold(const OperationsRequest& request) noexcept;
   void settled(Group& group) noexcept;
 
  private:
@@ -120,8 +121,7 @@ class OperationShard {
   void fold(const wire::Part& body, std::uint32_t index,
             std::span<const std::uint8_t> payload) noexcept;
   void complete(const Group& group, std::uint32_t index) noexcept;
-  bool all_complete(Group& group, wire::Sequence id, std::uint64_t first,
-                    std::uint64_t end) noexcept;
+  bool all_complete(const OperationsRequest& request) noexcept;
 
   // operations_calls.cc
   void ask(const Sender& sender, std::uint64_t number, const wire::Description& what) noexcept;

@@ -117,7 +117,8 @@ void OperationShard::judge(Group& group) noexcept {
            .group = &group,
            .sequence = id,
            .first = first,
-           .end = first + wire::Cut(what, group.members.size(), spec_.chunk_bytes).chunk_count()});
+           .end = first + wire::Cut(what, group.members.size(), spec_.chunk_bytes).chunk_count(),
+           .hash = wire::hash_of(what, group.id, group.generation)});
 }
 
 bool OperationShard::has_notice(Rank rank) const noexcept {
@@ -179,11 +180,13 @@ void OperationShard::request(const OperationsRequest& request) noexcept {
 }
 
 bool OperationShard::poll_request(OperationsRequest& request) noexcept {
-  if (request_count_ == 0) return false;
-  request = requests_[request_head_];
-  request_head_ = (request_head_ + 1) % requests_.size();
-  --request_count_;
-  return true;
+  while (request_count_ != 0) {
+    request = requests_[request_head_];
+    request_head_ = (request_head_ + 1) % requests_.size();
+    --request_count_;
+    if (request.group != nullptr) return true;  // else it is removed
+  }
+  return false;
 }
 
 void OperationShard::add(Group& group) noexcept {
@@ -201,7 +204,10 @@ void OperationShard::remove(Group& group) noexcept {
           {.group = group.id, .sequence = static_cast<wire::Sequence>(id), .block = block});
   }
   for (auto& due : due_) due[group.id / 64] &= ~(std::uint64_t{1} << group.id % 64);
+  for (OperationsRequest& request : requests_)
+    if (request.group == &group) request.group = nullptr;
   groups_[group.id] = nullptr;
+  group.serving.fetch_sub(1, std::memory_order_acq_rel);
 }
 
 void OperationShard::remove_member(Rank rank) noexcept {
@@ -248,37 +254,38 @@ void OperationShard::grow(Group& group, wire::Sequence sequence, std::uint32_t s
 }
 
 // From now on the chunks that are not complete never will be.
-void OperationShard::hold(Group& group, wire::Sequence sequence, std::uint64_t first,
-                          std::uint64_t end) noexcept {
-  SequenceSlice& slice = slice_of(group, sequence);
-  if (!all_complete(group, sequence, first, end)) {
+void OperationShard::hold(const OperationsRequest& request) noexcept {
+  Group& group = *request.group;
+  SequenceSlice& slice = slice_of(group, request.sequence);
+  if (!all_complete(request)) {
     group.incomplete.fetch_add(1, std::memory_order_relaxed);
     // A range that is not over was called by all, and so were the many after it.
     if (slice.held_count == slice.held.size()) --slice.held_count;
-    slice.held[slice.held_count++] = {.first = first, .end = end};
+    slice.held[slice.held_count++] = {.first = request.first, .end = request.end};
   }
   if (group.holding.fetch_sub(1, std::memory_order_acq_rel) == 1)
-    request({.kind = OperationsRequest::Kind::kSettled, .group = &group, .sequence = sequence});
+    this->request(
+        {.kind = OperationsRequest::Kind::kSettled, .group = &group, .sequence = request.sequence});
 }
 
-bool OperationShard::all_complete(Group& group, wire::Sequence id, std::uint64_t first,
-                                  std::uint64_t end) noexcept {
-  const SequenceSlice& slice = slice_of(group, id);
+// A chunk that is complete with another hash is another operation's, of a member that disagrees.
+bool OperationShard::all_complete(const OperationsRequest& request) noexcept {
+  const SequenceSlice& slice = slice_of(*request.group, request.sequence);
   std::uint32_t page = SlotPool::kNone;
   std::uint64_t found = UINT64_MAX;
-  for (std::uint64_t chunk = std::max(first, slice.floor); chunk < end; ++chunk) {
+  for (std::uint64_t chunk = std::max(request.first, slice.floor); chunk < request.end; ++chunk) {
     const std::uint64_t block = chunk / kChunksPerBlock;
     if (!owns(block)) {
       chunk |= kChunksPerBlock - 1;
       continue;
     }
     if (block != found) {
-      page = pool_.find({.group = group.id, .sequence = id, .block = block});
+      page = pool_.find({.group = request.group->id, .sequence = request.sequence, .block = block});
       found = block;
     }
-    if (page == SlotPool::kNone ||
-        pool_.slot(page + chunk % kChunksPerBlock).state != PartState::kComplete)
-      return false;
+    if (page == SlotPool::kNone) return false;
+    const PartSlot& slot = pool_.slot(page + static_cast<std::uint32_t>(chunk % kChunksPerBlock));
+    if (slot.state != PartState::kComplete || slot.hash != request.hash) return false;
   }
   return true;
 }

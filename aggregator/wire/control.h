@@ -139,13 +139,15 @@ enum class LeaveReason : std::uint8_t {
   kFinished =
       0,  // in order; in a synchronous job an error if other ranks contribute to later steps
   kAbnormal = 1,
-  kUneven = 2,  // in order; the ranks are meant to end at different steps
+  kUneven = 2,   // in order; the ranks are meant to end at different steps
+  kAborted = 3,  // ends the job for all, with the text
 };
 
-struct [[gnu::packed]] Leave {
+struct [[gnu::packed]] Leave {  // then text_bytes of UTF-8: why, of kAborted
   static constexpr PacketType kType = PacketType::kLeave;
   std::uint32_t first_steps[kStreamsOfJob] = {};  // first step of each stream not contributed to
   LeaveReason reason{};
+  std::uint16_t text_bytes = 0;
 };
 
 struct [[gnu::packed]] Keepalive {
@@ -163,6 +165,27 @@ struct [[gnu::packed]] Resync {
   static constexpr PacketType kType = PacketType::kResync;
   std::uint32_t number = 0;  // of the request in this process, from 1
   std::uint8_t done = 0;     // 1: the state has arrived, the window may move on
+};
+
+// A member of a job of kind operations makes a group, or takes part in one that another member has
+// made: they agree by its name. Or it leaves the group: it calls no more in it. Sent again until it
+// is answered. Followed by mask_words u64: the group's ranks.
+struct [[gnu::packed]] MakeGroup {
+  static constexpr PacketType kType = PacketType::kMakeGroup;
+  std::uint32_t number = 0;  // the group's in the member's process
+  std::uint8_t leaves = 0;
+  std::uint8_t mask_words = 0;
+  std::uint8_t name_bytes = 0;
+  char name[kMaxGroupNameBytes] = {};
+};
+
+struct [[gnu::packed]] GroupMade {  // then text_bytes of UTF-8: why there is no such group
+  static constexpr PacketType kType = PacketType::kGroupMade;
+  std::uint32_t number = 0;  // as in the request
+  std::uint32_t generation = 0;
+  std::uint16_t group = 0;
+  std::uint16_t text_bytes = 0;
+  std::uint8_t leaves = 0;  // as in the request
 };
 
 enum class JobState : std::uint8_t { kForming = 0, kRunning = 1, kEnded = 2 };

@@ -33,7 +33,9 @@ struct [[gnu::packed]] GroupState {
   std::uint32_t noted = 0;
   std::uint16_t group = 0;
   Sequence sequence{};
-  std::uint8_t reserved = 0;
+  // From shard 0: how many operations of the group have ended without being completed, 255 at
+  // most. While none has, what is below the floor is complete, and not void.
+  std::uint8_t ended = 0;
 };
 
 enum class CallRequest : std::uint8_t {

@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little,
 inline constexpr std::uint16_t kMagic = 0x51C5;
 // The CommonHeader, REFUSE, and the nonce at the beginning of a JOIN are the same in every version
 // from 4 on: a worker that joins an appliance of another version is told both versions.
-inline constexpr std::uint8_t kVersion = 13;
+inline constexpr std::uint8_t kVersion = 14;
 
 enum class PacketType : std::uint8_t {
   // Control, port P.
@@ -40,6 +40,8 @@ enum class PacketType : std::uint8_t {
   kResync = 10,     // worker: I need another one's state; or: I have it
   kPreparing = 11,  // appliance: the job of this proven join is being made; ask again
   kDiffers = 12,    // appliance: no, the job has other tensors, and which is the first
+  kMakeGroup = 13,  // worker: make this group, or let me leave it
+  kGroupMade = 14,  // appliance: it is made, or left; or no, with a text
   // Data, port P + 1 + shard.
   kContribution = 16,  // worker: its part of a sum
   kProbe = 17,         // worker: what became of this block of 64 chunks? send the results named
@@ -64,7 +66,7 @@ enum class PacketType : std::uint8_t {
 };
 
 constexpr bool is_control(PacketType type) noexcept {
-  return type >= PacketType::kJoin && type <= PacketType::kDiffers;
+  return type >= PacketType::kJoin && type <= PacketType::kGroupMade;
 }
 constexpr bool is_worker_data(PacketType type) noexcept {
   return type >= PacketType::kContribution && type <= PacketType::kPartProbe;

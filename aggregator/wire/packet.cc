@@ -157,7 +157,7 @@ Verdict check_group(const GroupHeader& group) noexcept {
   return field_if(group.sequence <= Sequence::kSmall && group.reserved == 0);
 }
 Verdict check_group(const GroupState& group) noexcept {
-  return field_if(group.sequence <= Sequence::kSmall && group.reserved == 0);
+  return field_if(group.sequence <= Sequence::kSmall);
 }
 
 Verdict check(const Call& body, Tail&) noexcept {
@@ -212,8 +212,9 @@ Verdict check(const Join& body, Tail& tail) noexcept {
   if (body.has_proof > 1 || body.allow_nil > 1 || body.has_policy > 1 ||
       !valid_policy(body.policy) || !valid_prune(body.prune) ||
       body.averaging > AveragingChoice::kSum || !is_summed(body.wire) ||
-      body.kind > JobKind::kStore || !valid_store(body.store) || body.keep > StoreKeep::kTake ||
-      body.was_member > 1 || (body.resume_step != 0 && body.was_member == 0))
+      body.kind > JobKind::kOperations || !valid_store(body.store) ||
+      body.keep > StoreKeep::kTake || body.was_member > 1 ||
+      (body.resume_step != 0 && body.was_member == 0))
     return Verdict::kBadField;
   if (body.name_bytes == 0 || body.name_bytes > kMaxJobNameBytes || !valid_prints(body))
     return Verdict::kBadLength;
@@ -231,11 +232,22 @@ Verdict check(const Differs& body, Tail& tail) noexcept {
   return body.print_tensors == 0 ? Verdict::kBadField : check_text(body.text_bytes, tail);
 }
 Verdict check(const Notice& body, Tail& tail) noexcept { return check_text(body.text_bytes, tail); }
-Verdict check(const Leave& body, Tail&) noexcept {
-  return field_if(body.reason <= LeaveReason::kUneven);
+Verdict check(const Leave& body, Tail& tail) noexcept {
+  if (body.reason > LeaveReason::kAborted) return Verdict::kBadField;
+  if (body.text_bytes > kMaxReasonBytes) return Verdict::kBadLength;
+  return check_text(body.text_bytes, tail);
 }
 Verdict check(const Resync& body, Tail&) noexcept {
   return field_if(body.done <= 1 && body.number != 0);
+}
+Verdict check(const MakeGroup& body, Tail& tail) noexcept {
+  if (body.leaves > 1 || body.mask_words == 0) return Verdict::kBadField;
+  if (body.name_bytes == 0 || body.name_bytes > kMaxGroupNameBytes) return Verdict::kBadLength;
+  return check_mask(body.mask_words, tail);
+}
+Verdict check(const GroupMade& body, Tail& tail) noexcept {
+  return body.leaves > 1 || body.group >= kMaxGroups ? Verdict::kBadField
+                                                     : check_text(body.text_bytes, tail);
 }
 Verdict check(const Preparing& body, Tail&) noexcept { return field_if(body.percent <= 100); }
 Verdict check(const Accept& body, Tail&) noexcept { return field_if(valid_policy(body.policy)); }
@@ -290,7 +302,8 @@ Verdict parse(std::span<const std::uint8_t> bytes, Packet& packet) noexcept {
       check_one_of<Contribution, ResultHeader, Part, PartResult, Piece, PieceResult, Push, Pull,
                    Values, Probe, Credit, Finished, Feedback, Answer, Call, Floors, Floor, Outcome,
                    PartProbe, PartAnswer, Join, Challenge, Accept, Refuse, Leave, Keepalive, Status,
-                   Ping, Notice, Resync, Preparing, Differs>(common.type, bytes, body_bytes, tail);
+                   Ping, Notice, Resync, Preparing, Differs, MakeGroup, GroupMade>(
+          common.type, bytes, body_bytes, tail);
   if (!ok(verdict)) return verdict;
 
   const std::size_t mask_offset_bytes = sizeof(CommonHeader) + body_bytes;

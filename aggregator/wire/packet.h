@@ -1,11 +1,11 @@
 // The packet format of Sluice: one UDP payload is one packet.
 //
 // A packet is a CommonHeader (header.h), the body of its type (data.h, group.h, control.h), then
-// the words of a member mask (results, answer, status) and the payload. Everything is little-endian
-// and packed. Both ends use the same structs: the sender fills one and calls encode(), the receiver
-// calls parse(), which is the only code that reads unvalidated bytes. Control packets (join, leave,
-// keepalive, ...) travel on port P, data packets on port P + 1 + shard. Ethernet, IP and UDP are in
-// inet.h, the meaning of a step in core/.
+// the words of a member mask (results, answer, status, group) and the payload. Everything is
+// little-endian and packed. Both ends use the same structs: the sender fills one and calls
+// encode(), the receiver calls parse(), which is the only code that reads unvalidated bytes.
+// Control packets (join, leave, keepalive, ...) travel on port P, data packets on port P + 1 +
+// shard. Ethernet, IP and UDP are in inet.h, the meaning of a step in core/.
 #pragma once
 
 #include <cstddef>
@@ -48,11 +48,12 @@ class Packet {
     return *reinterpret_cast<const FeedbackHeader*>(bytes_.data() + sizeof(CommonHeader));
   }
 
-  // Mask word i (results, answer, status).
+  // Mask word i (results, answer, status, make group).
   std::uint64_t mask_word(std::size_t index) const noexcept;
   std::size_t mask_word_count() const noexcept { return mask_word_count_; }
   // Contribution, piece, results: the chunk's data, or the entries of a sparse packet. Refuse,
-  // differs, notice: the text. Answer: the ages. Outcome: who is behind. Join: the fingerprints.
+  // differs, notice, leave, group made: the text. Answer: the ages. Outcome: who is behind. Join:
+  // the fingerprints.
   std::span<const std::uint8_t> payload() const noexcept { return payload_; }
   std::string_view text() const noexcept {
     return {reinterpret_cast<const char*>(payload_.data()), payload_.size()};

@@ -40,6 +40,7 @@ Status Relay::check(const SessionOptions& options, const Bcube& bcube, const Lay
     return refuse(
         "a BCube sums synchronously: each of its parts would choose its own k workers, and parts "
         "of one gradient would average different ones; ask for policy sync");
+  if (options.operations) return refuse("a BCube has no groups; use one appliance");
   if (options.store) return refuse("a BCube has no store; use one appliance");
   if (options.schedule.policy == Schedule::kCredit || options.schedule.policy == Schedule::kProphet)
     return refuse(

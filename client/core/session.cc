@@ -33,16 +33,21 @@ Session::Session(SessionOptions options, Layout layout, TimeNs now)
       join_(options_, layout_, now),
       membership_(options_),
       datagram_bytes_(join_bytes(layout_, options_.world_size)) {
-  options_.store ? make_store() : make_sums();
-  for (const StreamId id : streams_of(options_.store ? JobKind::kStore : JobKind::kSums))
-    CHECK(find(id) != nullptr);
+  make_streams();
   link_.counters.chunk_bytes = layout_.chunk_bytes();
   link_.counters.receive_credit_packets = options_.receive_credit_packets;
   act_on_join(now);
 }
 
 // Collectives leave first: ranks wait for them. A state goes last, but its probes are few.
-void Session::make_sums() {
+void Session::make_streams() {
+  if (options_.store) return make_store();
+  if (options_.operations) {
+    groups_ = std::make_unique<GroupStream>(options_, layout_.chunk_bytes(), link_);
+    streams_ = {groups_.get(), &collectives_};
+    probe_order_ = send_order_ = {&collectives_, groups_.get()};
+    return;
+  }
   gradients_ = std::make_unique<GradientStream>(options_, layout_, tensors_, residuals_, link_);
   transfers_ = std::make_unique<Transfers>(options_, layout_.chunk_bytes(), link_);
   streams_ = {gradients_.get(), &collectives_, transfers_.get()};
@@ -82,7 +87,7 @@ void Session::rejoin(std::uint64_t run_id, TimeNs now) noexcept {
   begin_anew(tensors_, options_, layout_);
   begin_anew(residuals_, layout_, options_.prune, options_.executor);
   begin_anew(collectives_, options_, layout_.chunk_bytes(), link_);
-  options_.store ? make_store() : make_sums();
+  make_streams();
   begin_anew(join_, options_, layout_, now);
   begin_anew(membership_, options_);
   has_started_ = changed_ = false;
@@ -128,8 +133,9 @@ void Session::leave(wire::LeaveReason reason, TimeNs now) {
   CHECK(link_.joined());
   // Whoever leaves in the middle of a step has given the others half a gradient, and in the middle
   // of a collective they wait for the rest of it: that is no finish.
-  if (std::ranges::any_of(streams_, &Stream::owes_others)) reason = wire::LeaveReason::kAbnormal;
-  membership_.leave(leave_body(reason), now);
+  if (reason != wire::LeaveReason::kAborted && std::ranges::any_of(streams_, &Stream::owes_others))
+    reason = wire::LeaveReason::kAbnormal;
+  membership_.leave(leave_body(reason), abort_reason_, now);
   for (Stream* const one : streams_) one->leave();
 }
 
@@ -196,10 +202,18 @@ Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
     case wire::PacketType::kStatus:
     case wire::PacketType::kPing:
     case wire::PacketType::kNotice: return handle_control(packet, now);
+    case wire::PacketType::kGroupMade:
+      return groups_ != nullptr && state_ == SessionState::kRunning
+                 ? groups_->handle_made(packet, now)
+                 : Verdict::kBadType;
     case wire::PacketType::kResult:
     case wire::PacketType::kPieceResult:
     case wire::PacketType::kValues:
     case wire::PacketType::kAnswer:
+    case wire::PacketType::kPartResult:
+    case wire::PacketType::kPartAnswer:
+    case wire::PacketType::kFloor:
+    case wire::PacketType::kOutcome:
     case wire::PacketType::kFeedback: return handle_data(packet, now);
     default: return Verdict::kBadType;
   }

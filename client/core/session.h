@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "aggregator/base/status.h"
 #include "aggregator/base/verdict.h"
@@ -32,6 +33,7 @@
 #include "client/core/member/driven.h"
 #include "client/core/member/join.h"
 #include "client/core/member/membership.h"
+#include "client/core/operations/group_stream.h"
 #include "client/core/store/store.h"
 #include "client/core/sums/gradients.h"
 
@@ -81,6 +83,9 @@ class Session final : public Calls, public Driven {
   // ---- a job of kind store ----
   // Null: it is none. To be called while status() is ok, after kJoined.
   Store* store() noexcept { return store_.get(); }
+
+  // Its groups, of a job of kind operations. Null: it is none. After kStarted.
+  GroupStream* groups() noexcept { return groups_.get(); }
 
   // ---- stragglers: jobs whose policy is not sync ----
   // Asks for another rank's state; kStateReceived ends it. Called again before that, it goes on
@@ -191,8 +196,6 @@ class Session final : public Calls, public Driven {
   Verdict handle_data(const wire::Packet& packet, TimeNs now);
   std::optional<std::uint16_t> shard_of_packet(const wire::Packet& packet) const noexcept;
   bool poll_data(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now);
-  bool poll_probe(std::uint16_t shard, Transmit& transmit, std::span<std::uint8_t> out,
-                  TimeNs now) noexcept;
   bool poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std::uint8_t> out,
                    TimeNs now) noexcept;
   // The one that carries the job's tensors.
@@ -208,16 +211,18 @@ class Session final : public Calls, public Driven {
   TimeNs stall_report_due() const noexcept;
   void report_stall(TimeNs now);
 
-  using Streams = std::array<Stream*, kStreamsOfJob>;
-  void make_sums();
+  using Streams = std::vector<Stream*>;
+  void make_streams();
   void make_store();
 
   Link link_;
   // The job's kind decides which streams there are, and their orders: the constructor is the only
-  // place that asks for it. Of sums gradients and transfers; of a store its pushes and pulls.
+  // place that asks for it. Of sums gradients and transfers; of a store its pushes and pulls; of
+  // operations its groups.
   std::unique_ptr<GradientStream> gradients_;
   std::unique_ptr<Transfers> transfers_;
   std::unique_ptr<Store> store_;
+  std::unique_ptr<GroupStream> groups_;
   Collectives collectives_;
   Streams streams_;      // the tensors' first
   Streams probe_order_;  // probes leave before data

@@ -16,6 +16,10 @@ std::optional<StreamId> stream_of_packet(const wire::Packet& packet) noexcept {
       return wire::stream_of(packet.body<wire::PieceResult>().operation.kind);
     case wire::PacketType::kValues: return StreamId::kPulls;
     case wire::PacketType::kAnswer: return packet.body<wire::Answer>().stream;
+    case wire::PacketType::kPartResult:
+    case wire::PacketType::kPartAnswer:
+    case wire::PacketType::kFloor:
+    case wire::PacketType::kOutcome: return StreamId::kOperations;
     default: return {};
   }
 }
@@ -42,6 +46,10 @@ std::optional<std::uint16_t> Session::shard_of_packet(const wire::Packet& packet
   std::uint32_t shard = 0;
   CHECK(link_.shard_count() != 0);
   switch (packet.type()) {
+    case wire::PacketType::kPartResult:
+    case wire::PacketType::kPartAnswer:
+    case wire::PacketType::kFloor:
+    case wire::PacketType::kOutcome: return groups_->shard_of(packet);
     case wire::PacketType::kResult:
       shard = shard_of(packet.body<wire::ResultHeader>().chunk, link_.shard_count());
       break;
@@ -117,7 +125,7 @@ void Session::work(std::uint16_t shard, TimeNs now) noexcept {
     for (Stream* const one : streams_)
       if (one->recovers(shard)) one->lose(shard, *lost);
   for (Stream* const one : streams_)
-    if (one->recovers(shard)) one->recovery().work(shard, now, link_.flows[shard]);
+    if (one->recovers(shard)) one->work(shard, now);
 }
 
 void Session::work(TimeNs now) noexcept {
@@ -175,7 +183,8 @@ bool Session::poll_data(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
   const std::uint16_t shards = link_.shard_count();
   for (Flow& flow : link_.flows) flow.forget_pace();
   for (std::uint16_t shard = 0; shard < shards; ++shard)
-    if (poll_probe(shard, transmit, out, now)) return true;
+    for (Stream* const one : probe_order_)
+      if (one->poll_probe(shard, transmit, out, now)) return true;
   for (Stream* const one : send_order_)
     if (one->write_next(transmit, out, now)) return true;
   for (std::uint16_t shard = 0; shard < shards; ++shard)
@@ -198,31 +207,6 @@ bool Session::poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std
   if (asks_tail || flow.take_report_flag(wants_feedback, now)) body.flow.flags |= wire::kFlagReport;
   transmit.bytes = wire::encode(out, link_.identity, body);
   return true;
-}
-
-bool Session::poll_probe(std::uint16_t shard, Transmit& transmit, std::span<std::uint8_t> out,
-                         TimeNs now) noexcept {
-  Flow& flow = link_.flows[shard];
-  Recovery::ProbePlan plan;
-  for (Stream* const one : probe_order_) {
-    if (!one->may_probe(shard) || !flow.on_pace(now) ||
-        !one->recovery().plan_probe(shard, flow, plan))
-      continue;
-    DCHECK(link_.shard_of_chunk(plan.block * kChunksPerBlock) == shard);
-    one->recovery().probe_sent(shard, plan, now, flow);
-    ++link_.counters.probes;
-    const Priority priority = one->block_priority(plan.block);
-    wire::Probe body{.flow = flow.next_header(now, priority),
-                     .step = one->probe_step(plan.block),
-                     .block = plan.block,
-                     .want = plan.want,
-                     .stream = one->id()};
-    transmit = {.bytes = wire::encode(out, link_.identity, body),
-                .port_offset = static_cast<std::uint16_t>(1 + shard),
-                .priority = priority};
-    return true;
-  }
-  return false;
 }
 
 }  // namespace sluice::client

@@ -21,7 +21,8 @@ constexpr DurationNs kAskAfter = 2 * kKeepaliveInterval;
 }  // namespace
 
 DurationNs Session::restart_timeout_ns() const noexcept {
-  const bool survives = !options_.store && !facts_.policy.tolerates_stragglers();
+  const bool survives =
+      kind_of(options_) == JobKind::kSums && !facts_.policy.tolerates_stragglers();
   return survives ? options_.restart_timeout_ns : 0;
 }
 

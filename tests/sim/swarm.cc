@@ -12,6 +12,7 @@
 #include <new>
 
 #include "tests/sim/swarm_bcube.h"
+#include "tests/sim/swarm_groups.h"
 #include "tests/sim/swarm_run.h"
 
 namespace sluice::sim {
@@ -72,16 +73,27 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
+void add(const GroupOutcome& groups, SwarmOutcome& outcome) {
+  outcome.ok &= groups.violations.empty();
+  outcome.violations += groups.violations;
+  outcome.trace_hash = mix(outcome.trace_hash, groups.trace_hash);
+  outcome.events += groups.packets;
+  outcome.results_checked += groups.results_checked;
+}
+
 void run_seed(const Range& range, std::uint64_t seed, Tally& tally) {
   SwarmOptions options = draw_swarm(seed);
   options.keep_log = range.log;
   // Before the run, in case that it never ends.
   const BcubeSwarm bcube = draw_bcube(seed);
-  const std::string drawn =
-      describe(options) + "\n" + (has_bcube(seed) ? describe(bcube) + "\n" : "");
+  const GroupWorldOptions groups = draw_groups(seed);
+  const std::string drawn = describe(options) + "\n" +
+                            (has_bcube(seed) ? describe(bcube) + "\n" : "") +
+                            (has_groups(seed) ? describe(groups) + "\n" : "");
   if (range.tells_all()) print(drawn);
   SwarmOutcome outcome = run_swarm(options);
   if (has_bcube(seed)) run_bcube(bcube, outcome);
+  if (has_groups(seed)) add(run_groups(groups), outcome);
   std::string text = outcome.log;
   if (!outcome.ok && !range.tells_all()) text += drawn;
   if (!outcome.ok) {

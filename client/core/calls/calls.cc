@@ -1,5 +1,6 @@
 #include "client/core/calls/calls.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "aggregator/base/check.h"
@@ -33,6 +34,9 @@ Status Calls::status() const {
 
 // A store has layers, which are pushed and pulled, and has no steps.
 Status Calls::check_steps() const {
+  if (options_.operations)
+    return refuse(StatusCode::kInvalidArgument,
+                  "a job of operations has no tensors: make groups, and call operations in them");
   if (!options_.store) return status();
   return refuse(StatusCode::kInvalidArgument,
                 "a parameter store has no steps: push and pull its layers");
@@ -74,6 +78,12 @@ Status Calls::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
     return refuse(StatusCode::kBusy, "set_averaging: ", tensor, " is in flight");
   tensors_.set_averaging(tensor, choice == AveragingChoice::kDefault ? facts_.averaging : choice);
   return {};
+}
+
+void Calls::abort(std::string why, TimeNs now) {
+  why.resize(std::min(why.size(), kMaxReasonBytes));
+  abort_reason_ = std::move(why);
+  leave(wire::LeaveReason::kAborted, now);
 }
 
 // ---- lossy tensors ----

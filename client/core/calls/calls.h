@@ -61,8 +61,11 @@ class Calls {
   Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now);
   Status barrier(TimeNs now);
 
-  // In the middle of a step or of a collective it is kAbnormal, whatever the caller says.
+  // In the middle of a step or of a collective it is kAbnormal, whatever the caller says but
+  // kAborted.
   virtual void leave(wire::LeaveReason reason, TimeNs now) = 0;
+  // Ends the job for all ranks, which are told why.
+  void abort(std::string why, TimeNs now);
 
   // ---- what it is and does ----
   const Tensors& tensors() const noexcept { return tensors_; }
@@ -95,6 +98,7 @@ class Calls {
   JobFacts facts_;
   SessionState state_ = SessionState::kJoining;
   Status failure_;  // why it is closed; ok: it left
+  std::string abort_reason_;
 
  private:
   // The submission has been accepted.

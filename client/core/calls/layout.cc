@@ -32,23 +32,37 @@ std::uint64_t hash_of(const TensorSpec& tensor, Dtype travels, Dtype result) noe
   return hash;
 }
 
+Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+
+Status check_chunk_bytes(std::size_t chunk_bytes) {
+  if (chunk_bytes >= kMinChunkBytes && chunk_bytes <= kMaxChunkBytes &&
+      chunk_bytes % kChunkAlignBytes == 0)
+    return {};
+  return invalid("chunk size " + std::to_string(chunk_bytes) + " bytes: must be a multiple of " +
+                 std::to_string(kChunkAlignBytes) + " from " + std::to_string(kMinChunkBytes) +
+                 " to " + std::to_string(kMaxChunkBytes));
+}
+
 std::string describe(const TensorSpec& tensor, std::size_t index) {
   return "tensor " + std::to_string(index) + " '" + tensor.name + "'";
 }
 
 }  // namespace
 
+Result<Layout> Layout::without_tensors(std::size_t chunk_bytes) {
+  if (Status status = check_chunk_bytes(chunk_bytes); !status.ok()) return status;
+  Layout layout;
+  layout.chunk_bytes_ = chunk_bytes;
+  layout.first_chunks_ = {0};
+  layout.hash_ = kFnvOffset;
+  mix(layout.hash_, chunk_bytes);
+  return layout;
+}
+
 Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk_bytes,
                               Dtype wire) {
   CHECK(is_summed(wire));
-  const auto invalid = [](std::string message) {
-    return Status(StatusCode::kInvalidArgument, std::move(message));
-  };
-  if (chunk_bytes < kMinChunkBytes || chunk_bytes > kMaxChunkBytes ||
-      chunk_bytes % kChunkAlignBytes != 0)
-    return invalid("chunk size " + std::to_string(chunk_bytes) + " bytes: must be a multiple of " +
-                   std::to_string(kChunkAlignBytes) + " from " + std::to_string(kMinChunkBytes) +
-                   " to " + std::to_string(kMaxChunkBytes));
+  if (Status status = check_chunk_bytes(chunk_bytes); !status.ok()) return status;
   if (tensors.empty()) return invalid("the layout has no tensors: register at least one");
 
   Layout layout;

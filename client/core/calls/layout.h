@@ -55,6 +55,9 @@ class Layout {
   static Result<Layout> create(std::vector<TensorSpec> tensors, std::size_t chunk_bytes,
                                Dtype wire = Dtype::kFloat32);
 
+  // Of a job of kind operations, which has no tensors.
+  static Result<Layout> without_tensors(std::size_t chunk_bytes);
+
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
   std::uint32_t chunk_count() const noexcept { return first_chunks_.back(); }
   std::uint32_t tensor_count() const noexcept {
@@ -71,7 +74,7 @@ class Layout {
     return wire_dtype(index) != tensors_[index].dtype;
   }
   // Each layer begins a block: indices of chunks between layers are of no chunk.
-  bool in_blocks() const noexcept { return tensors_.front().begins_block; }
+  bool in_blocks() const noexcept { return !tensors_.empty() && tensors_.front().begins_block; }
   // Behind its last chunk.
   ChunkIndex end_chunk(std::uint32_t tensor) const noexcept {
     const std::uint64_t elems = chunk_elems_[tensor];

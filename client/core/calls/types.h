@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -58,10 +59,16 @@ struct SessionOptions {
   Executor* executor = nullptr;  // of thresholds, outlives the session; null: its own thread
   // Of a job of kind store: its layout is in blocks, and its tensors are pushed and pulled.
   std::optional<StoreOptions> store;
+  bool operations = false;                     // of kind operations: it has no tensors
   StoreKeep keep{};                            // of a store: what becomes of it without workers
   RequestPolicy requests{};                    // of a store: which push, which pull goes next
   std::uint64_t max_state_bytes = UINT64_MAX;  // of another rank's state; more is refused
 };
+
+inline JobKind kind_of(const SessionOptions& options) noexcept {
+  if (options.operations) return JobKind::kOperations;
+  return options.store ? JobKind::kStore : JobKind::kSums;
+}
 
 // A tensor's gradient for the next step of that tensor. `input` and `output` may be the same
 // memory; both must stay valid until the tensor's kTensorDone or kTensorLost event.
@@ -87,6 +94,9 @@ struct Submission {
   FarTensor* far = nullptr;
 };
 
+// What the application wants called when an operation is over. Not under the owner's lock.
+using OperationDone = std::function<void(std::uint64_t number, StatusCode code)>;
+
 struct Event {
   enum class Kind : std::uint8_t {
     kJoined,          // member; waiting for other ranks
@@ -108,6 +118,7 @@ struct Event {
                       // is not ok: there was no memory, and the resync is over
     kPushDone,        // of a store: layer `tensor` of iteration `step` is counted, or `status`
     kPullDone,        // of a store: layer `tensor` is here, with clock `step`, or `status`
+    kOperationDone,   // operation `operation` of group `tensor` is over: `status`, `non_finite`
     kLeft,            // leave() has been acknowledged (or nobody answered in time)
     kFailed,          // final: `status` says why; nothing is sent any more
   };
@@ -119,6 +130,8 @@ struct Event {
   bool non_finite = false;   // some element of the sum is NaN or infinite
   Rank peer{};
   Status status;
+  std::uint64_t operation = 0;
+  OperationDone done;
 };
 
 // What the results of a finished step said. Kept for the last kReportedSteps steps.

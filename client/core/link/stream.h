@@ -2,7 +2,7 @@
 // there are; the session sees no difference between them but their order.
 //
 // Gradients (../sums), collectives and another rank's state (../bytes), pushes and pulls
-// (../store).
+// (../store), groups (../operations).
 #pragma once
 
 #include <cstdint>
@@ -101,11 +101,14 @@ class Stream {
   bool recovers(std::uint16_t shard) const noexcept {
     return flows_ == Flows::kAll || (shard == 0 && in_progress());
   }
-  bool may_probe(std::uint16_t shard) const noexcept {
-    return (flows_ == Flows::kAll || shard == 0) && recovery_->may_probe(shard) && recovers(shard);
+  virtual void work(std::uint16_t shard, TimeNs now) {
+    recovery_->work(shard, now, link_.flows[shard]);
   }
+  // Writes a probe that is due and on the flow's pace.
+  virtual bool poll_probe(std::uint16_t shard, Transmit& transmit, std::span<std::uint8_t> out,
+                          TimeNs now);
   // The packet of that number is lost: what it carried is sent again, if it was of this stream.
-  void lose(std::uint16_t shard, std::uint32_t number) {
+  virtual void lose(std::uint16_t shard, std::uint32_t number) {
     const Recovery::Lost lost = recovery_->lose(shard, number, link_.flows[shard]);
     if (lost.chunks != 0) send_again(lost.block, lost.chunks);
   }

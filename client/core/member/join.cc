@@ -49,7 +49,7 @@ wire::Join make_request(const SessionOptions& options, const Layout& layout) {
                   .name_bytes = static_cast<std::uint8_t>(options.job_name.size()),
                   .averaging = options.averaging,
                   .wire = layout.wire(),
-                  .kind = options.store ? JobKind::kStore : JobKind::kSums,
+                  .kind = kind_of(options),
                   .store = options.store.value_or(StoreOptions{}),
                   .keep = options.keep,
                   .tensor_count = layout.tensor_count(),
@@ -69,7 +69,8 @@ wire::Join make_request(const SessionOptions& options, const Layout& layout) {
 
 std::size_t join_bytes(const Layout& layout, std::size_t world_size) noexcept {
   const std::uint32_t neighbours = print_tensors(layout, world_size);
-  const std::size_t prints = (layout.tensor_count() + neighbours - 1) / neighbours;
+  const std::size_t prints =
+      neighbours == 0 ? 0 : (layout.tensor_count() + neighbours - 1) / neighbours;
   return std::max(kBareBytes + prints * sizeof(std::uint32_t),
                   wire::datagram_bytes(layout.chunk_bytes(), world_size));
 }

@@ -191,7 +191,9 @@ std::size_t Membership::poll_transmit(std::span<std::uint8_t> out, const Counter
   DCHECK((!send_leave_ && !send_keepalive_) || identity_.cookie != 0);
   if (send_leave_) {
     send_leave_ = false;
-    return wire::encode(out, identity_, leave_);
+    return wire::encode(
+        out, identity_, leave_, {},
+        {reinterpret_cast<const std::uint8_t*>(leave_text_.data()), leave_.text_bytes});
   }
   if (send_keepalive_) {
     send_keepalive_ = false;
@@ -205,11 +207,14 @@ std::size_t Membership::poll_transmit(std::span<std::uint8_t> out, const Counter
   return 0;
 }
 
-void Membership::leave(const wire::Leave& body, TimeNs now) noexcept {
+void Membership::leave(const wire::Leave& body, std::string why, TimeNs now) {
   if (phase_ == Phase::kLeaving || phase_ == Phase::kOver) return;
   CHECK(identity_.cookie != 0);
   become(Phase::kLeaving);
   leave_ = body;
+  CHECK(why.size() <= kMaxReasonBytes);
+  leave_.text_bytes = static_cast<std::uint16_t>(why.size());
+  leave_text_ = std::move(why);
   send_leave_ = true;
   send_keepalive_ = false;
   next_send_ns_ = now + kLeaveRepeat;

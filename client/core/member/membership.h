@@ -45,7 +45,8 @@ class Membership {
   // Any packet of this job came from the appliance.
   void heard(TimeNs now) noexcept { heard_ns_ = now; }
   TimeNs heard_ns() const noexcept { return heard_ns_; }
-  void leave(const wire::Leave& body, TimeNs now) noexcept;
+  // `why`: of kAborted.
+  void leave(const wire::Leave& body, std::string why, TimeNs now);
   // After a failure: one LEAVE, so that the other ranks learn of it, and nothing else.
   void farewell(const wire::Leave& body) noexcept;
   // Why the last change was kFailed.
@@ -76,6 +77,7 @@ class Membership {
   const SessionOptions& options_;
   wire::Sender identity_;
   wire::Leave leave_;
+  std::string leave_text_;
   Phase phase_ = Phase::kForming;
   bool send_keepalive_ = false;
   std::uint64_t token_ = 0;  // of the last ping that had one; every keepalive echoes it

@@ -192,7 +192,7 @@ TEST(Ends, ATimeoutCancelsForAllAndForALateCaller) {
   ASSERT_EQ(late.size(), 1u) << "at once";
   EXPECT_EQ(late[0].packet.body<wire::Outcome>().code, OutcomeCode::kCancelled);
   EXPECT_EQ(bench.part(2, what, 0), Verdict::kNotAllowed);
-  EXPECT_NE(bench.probe(2, Sequence::kSmall, 0)->counted & 1, 0u) << "it sends it no more";
+  EXPECT_EQ(bench.probe(2, Sequence::kSmall, 0)->counted & 1, 0u) << "it is void, not counted";
   // The group lives on.
   const wire::Description next = all_reduce(4, 1, 1);
   bench.call_all(next);
@@ -221,6 +221,18 @@ TEST(Ends, SeveralAreJudgedOneAfterTheOther) {
     if (sent.packet.body<wire::Outcome>().code == OutcomeCode::kCancelled)
       cancelled.insert(sent.packet.body<wire::Outcome>().number);
   EXPECT_EQ(cancelled, (std::set<std::uint32_t>{0, 1, 2, 3}));
+}
+
+// The owner's chunk is complete, but as a chunk of what the owner called.
+TEST(Ends, AChunkOfAnotherDescriptionDoesNotCompleteTheOperation) {
+  Bench bench({.world_size = 2});
+  const wire::Description what = broadcast(4, 1);
+  const wire::Description other = broadcast(8, 1);
+  bench.call(0, what);
+  bench.drain();
+  EXPECT_EQ(bench.part(1, other, 0, 1), Verdict::kCompleted);
+  EXPECT_EQ(bench.call(1, other), Verdict::kCollectiveMismatch);
+  EXPECT_EQ(bench.outcome(0, what).code, OutcomeCode::kDiffers);
 }
 
 // ---- limits ----

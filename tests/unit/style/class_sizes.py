@@ -13,6 +13,7 @@ CEILINGS = {
     "sluice::client::Relay": 106,
     "sluice::agg::Shard": 92,
     "sluice::client::GradientStream": 89,
+    "sluice::client::Sequence": 50,
     "sluice::client::Session": 85,
     "sluice::sim::Worker": 69,
     "sluice::sim::BcubeWorld": 64,

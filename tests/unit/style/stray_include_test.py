@@ -23,7 +23,7 @@ CORE_FLOORS = {CALLS: set(), LINK: {CALLS}, "client/core/handover": set(),
                "client/core/member": {CALLS},
                "client/core/sums": {CALLS, LINK, "client/core/handover"},
                "client/core/bytes": {CALLS, LINK},
-               "client/core/store": {CALLS, LINK}}
+               "client/core/store": {CALLS, LINK}, "client/core/operations": {CALLS, LINK}}
 CORE = set(CORE_FLOORS)
 CLIENT = ("client", "client/bcube", "client/core", *CORE, "client/prune", "client/sched",
           "client/transport/udp")

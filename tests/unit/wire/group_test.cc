@@ -215,8 +215,9 @@ TEST(Parse, PacketsOfGroupsThatNoMemberSends) {
   EXPECT_EQ(spoilt<Floors>({.group = kHeader}, [](Floors& b) { b.stopped = 2; }),
             Verdict::kBadField);
   EXPECT_EQ(spoilt<Floor>({.group = kState}, [](Floor& b) { b.stopped = 2; }), Verdict::kBadField);
-  EXPECT_EQ(spoilt<PartAnswer>({.group = kState}, [](PartAnswer& b) { b.group.reserved = 1; }),
-            Verdict::kBadField);
+  EXPECT_EQ(
+      spoilt<PartAnswer>({.group = kState}, [](PartAnswer& b) { b.group.sequence = Sequence{4}; }),
+      Verdict::kBadField);
   const auto with = [](auto&& what) { return std::function<void(Outcome&)>(what); };
   EXPECT_EQ(spoilt(outcome(), with([](Outcome& b) { b.actual.bytes = 3, b.actual.root = kNoRank; }),
                    kBehind),

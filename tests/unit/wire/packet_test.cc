@@ -38,6 +38,9 @@ std::vector<Buffer> every_type() {
           make(Accept{}),
           make(Refuse{.text_bytes = 2}, {}, {'n', 'o'}),
           make(Leave{}),
+          make(Leave{.reason = LeaveReason::kAborted, .text_bytes = 2}, {}, {'n', 'o'}),
+          make(MakeGroup{.mask_words = 1, .name_bytes = 2}, {3}),
+          make(GroupMade{.text_bytes = 2}, {}, {'n', 'o'}),
           make(Keepalive{}),
           make(Status{.mask_words = 1}, {1}),
           make(Ping{}),
@@ -147,6 +150,7 @@ std::function<void(Buffer&)> entry_byte(std::size_t at, std::uint8_t value) {
 }
 const Buffer kPiece = make(piece(), {}, kEightBytes);
 const Buffer kPieceResult = make(piece_result(), {1}, kEightBytes);
+const Buffer kMakeGroup = make(MakeGroup{.mask_words = 1, .name_bytes = 2}, {3});
 const Buffer kAnswer = make(answer(), {1}, Buffer(2 * sizeof(MissingAge)));
 const Buffer kPush = make(push(), {}, kEightBytes);
 const Buffer kPull = make(Pull{.chunks = 1});
@@ -273,7 +277,7 @@ INSTANTIATE_TEST_SUITE_P(
                set(&Join::tensor_count, std::uint32_t{7}), "bad_length"},
         Spoilt{"differs_by_no_tensors", make(Differs{.print_tensors = 1}),
                set(&Differs::print_tensors, std::uint32_t{0}), "bad_field"},
-        Spoilt{"join_kind", kJoin, set(&Join::kind, JobKind{2}), "bad_field"},
+        Spoilt{"join_kind", kJoin, set(&Join::kind, JobKind{3}), "bad_field"},
         Spoilt{"join_rule", kJoin, set(&Join::store, store_of({.rule = UpdateRule{3}})),
                "bad_field"},
         Spoilt{"join_nesterov", kJoin, set(&Join::store, store_of({.nesterov = 2})), "bad_field"},
@@ -288,6 +292,22 @@ INSTANTIATE_TEST_SUITE_P(
         Spoilt{"finished_step", make(Finished{.step = 1}), set(&Finished::step, std::uint32_t{0}),
                "bad_field"},
         Spoilt{"finished_flags", make(Finished{.step = 1}), flag<Finished>(kFlagPulled),
+               "bad_field"},
+        Spoilt{"leave_text", make(Leave{}), set(&Leave::text_bytes, std::uint16_t{257}),
+               "bad_length"},
+        Spoilt{"make_group_leaves", kMakeGroup, set(&MakeGroup::leaves, std::uint8_t{2}),
+               "bad_field"},
+        Spoilt{"make_group_of_no_ranks", kMakeGroup, set(&MakeGroup::mask_words, std::uint8_t{0}),
+               "bad_field"},
+        Spoilt{"make_group_mask", kMakeGroup,
+               set(&MakeGroup::mask_words, std::uint8_t{kMaskWords + 1}), "bad_length"},
+        Spoilt{"make_group_no_name", kMakeGroup, set(&MakeGroup::name_bytes, std::uint8_t{0}),
+               "bad_length"},
+        Spoilt{"make_group_long_name", kMakeGroup,
+               set(&MakeGroup::name_bytes, std::uint8_t{kMaxGroupNameBytes + 1}), "bad_length"},
+        Spoilt{"group_made_id", make(GroupMade{}),
+               set(&GroupMade::group, std::uint16_t{kMaxGroups}), "bad_field"},
+        Spoilt{"group_made_leaves", make(GroupMade{}), set(&GroupMade::leaves, std::uint8_t{2}),
                "bad_field"},
         Spoilt{"resync_number", make(Resync{.number = 1}), set(&Resync::number, std::uint32_t{0}),
                "bad_field"},
@@ -320,7 +340,7 @@ INSTANTIATE_TEST_SUITE_P(
                set(&Refuse::text_bytes, std::uint16_t{kMaxTextBytes + 1}), "bad_length"},
         Spoilt{"notice_text", make(Notice{}),
                set(&Notice::text_bytes, std::uint16_t{kMaxTextBytes + 1}), "bad_length"},
-        Spoilt{"leave_reason", make(Leave{}), set(&Leave::reason, LeaveReason{3}), "bad_field"},
+        Spoilt{"leave_reason", make(Leave{}), set(&Leave::reason, LeaveReason{4}), "bad_field"},
         Spoilt{"join_averaging", kJoin, set(&Join::averaging, AveragingChoice{4}), "bad_field"},
         Spoilt{"preparing_percent", make(Preparing{}), set(&Preparing::percent, std::uint8_t{101}),
                "bad_field"},

@@ -1,0 +1,275 @@
+#include "client/core/operations/group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "aggregator/base/check.h"
+#include "client/core/calls/text.h"
+#include "client/core/operations/describe.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr int kMaxBackoff = 4;  // doublings of the time until a call that is not noted leaves again
+
+wire::Description what_of(const OperationCall& call) noexcept {
+  return {.bytes = call.bytes,
+          .root = call.root,
+          .kind = call.kind,
+          .dtype = call.dtype,
+          .wire = call.wire,
+          .reduction = call.reduction};
+}
+
+}  // namespace
+
+Group::Group(GroupFacts facts, std::string name, std::string error_prefix, Link& link,
+             std::uint64_t first_chunk)
+    : facts_(std::move(facts)),
+      name_(std::move(name)),
+      error_prefix_(std::move(error_prefix)),
+      link_(link),
+      sequences_{Sequence{facts_, wire::Sequence::kUp, link, first_chunk},
+                 Sequence{facts_, wire::Sequence::kDown, link, first_chunk},
+                 Sequence{facts_, wire::Sequence::kBoth, link, first_chunk},
+                 Sequence{facts_, wire::Sequence::kSmall, link, first_chunk}} {}
+
+// ---- calls ----
+
+void Group::made(std::uint16_t id, std::uint32_t generation, TimeNs now) {
+  CHECK(!made_);
+  made_ = true;
+  facts_.id = id;
+  facts_.generation = generation;
+  for (Waiting& waiting : waiting_) {
+    begin(waiting.call, waiting.number, waiting.called_ns, now);
+    if (waiting.cancelled) cancel(waiting.number, now);
+  }
+  waiting_.clear();
+}
+
+void Group::give_up(const Status& why) {
+  for (Called& called : called_)
+    if (!called.done) finish(called, why);
+  for (const Waiting& waiting : waiting_) {
+    --open_count_;
+    events_.push_back({.group = this, .number = waiting.number, .status = why});
+  }
+  waiting_.clear();
+}
+
+Status Group::check(const OperationCall& call) const {
+  const std::string place = error_prefix_ + "group '" + name_ + "': ";
+  if (called_.size() + waiting_.size() >= kKeptCalls)
+    return {StatusCode::kBusy, place + std::to_string(called_.size() + waiting_.size()) +
+                                   " operations are under way, and more cannot be: wait for one"};
+  const wire::Description what = what_of(call);
+  const bool rooted = call.root != wire::kNoRank;
+  if (!wire::is_possible(what) ||
+      (rooted && std::ranges::find(facts_.members, Rank{call.root}) == facts_.members.end()))
+    return {StatusCode::kInvalidArgument,
+            place + sluice::client::describe(what) +
+                ": there is no such operation; its bytes, types or root are wrong"};
+  const wire::Cut cut(what, facts_.members.size(), facts_.chunk_bytes);
+  if (cut.chunk_count() >= wire::kMaxOperationChunks)
+    return {StatusCode::kInvalidArgument,
+            place + sluice::client::describe(what) + " takes " + std::to_string(cut.chunk_count()) +
+                " packets, and may take " + std::to_string(wire::kMaxOperationChunks - 1) +
+                ": call several"};
+  return {};
+}
+
+Status Group::call(const OperationCall& call, TimeNs now, std::uint64_t& number) {
+  if (Status status = check(call); !status.ok()) return status;
+  number = next_++;
+  ++open_count_;
+  if (made_)
+    begin(call, number, now, now);
+  else
+    waiting_.push_back({.call = call, .number = number, .called_ns = now});
+  if (call.patience_ns != kNever) deadline_ns_ = std::min(deadline_ns_, now + call.patience_ns);
+  return {};
+}
+
+void Group::begin(const OperationCall& call, std::uint64_t number, TimeNs called_ns, TimeNs now) {
+  Sequence& sequence = of(wire::sequence_of(what_of(call), facts_.members.size()));
+  const wire::Description what = sequence.describe(call, number);
+  called_.push_back(
+      {.number = number,
+       .what = what,
+       .sequence = sequence.id(),
+       .begun_ns = called_ns,
+       .next_ns = now,
+       .deadline_ns = call.patience_ns == kNever ? kNever : called_ns + call.patience_ns});
+  quiet_until_ns_ = 0;
+  sequence.begin(call, what, number, now);
+}
+
+Group::Called* Group::find(std::uint64_t number) noexcept {
+  if (called_.empty() || number < called_.front().number || number > called_.back().number)
+    return nullptr;
+  return &called_[number - called_.front().number];
+}
+
+void Group::cancel(std::uint64_t number, TimeNs now) {
+  const auto waiting = std::ranges::find(waiting_, number, &Waiting::number);
+  if (waiting != waiting_.end()) waiting->cancelled = true;
+  Called* const called = find(number);
+  if (called == nullptr || called->done || called->cancelled) return;
+  called->cancelled = true;
+  ask_about(*called, now);
+}
+
+void Group::ask_about(Called& called, TimeNs now) noexcept {
+  called.next_ns = std::min(called.next_ns, now);
+  quiet_until_ns_ = 0;
+}
+
+void Group::ask_about_all(TimeNs now) noexcept {
+  for (Called& called : called_)
+    if (!called.done) ask_about(called, now);
+}
+
+bool Group::poll_event(OperationEvent& event) {
+  collect_done();
+  if (events_.empty()) return false;
+  event = std::move(events_.front());
+  events_.pop_front();
+  return true;
+}
+
+void Group::collect_done() {
+  Sequence::Done done;
+  for (Sequence& sequence : sequences_)
+    while (sequence.poll_done(done)) {
+      Called* const called = find(done.number);
+      CHECK(called != nullptr && !called->done);
+      if (wire::needs_all(called->what.kind) && !done.unsure)  // so all have called it
+        called_by_all_ = std::max(called_by_all_, done.number + 1);
+      called->non_finite = done.non_finite;
+      called->unsure = done.unsure;
+      if (done.unsure)
+        ask_about(*called, 0);
+      else
+        finish(*called, {});
+    }
+  forget_done();
+}
+
+void Group::finish(Called& called, Status status) {
+  CHECK(!called.done && open_count_ != 0);
+  called.done = true;
+  --open_count_;
+  of(called.sequence).end(called.number);
+  events_.push_back({.group = this,
+                     .number = called.number,
+                     .non_finite = called.non_finite,
+                     .status = std::move(status)});
+}
+
+// What is done and noted is nobody's question any more.
+void Group::forget_done() noexcept {
+  while (!called_.empty() && called_.front().done && (broken_ || called_.front().number < noted_))
+    called_.pop_front();
+}
+
+void Group::note(std::uint64_t noted) noexcept {
+  if (noted > noted_ && noted <= next_) noted_ = noted;
+  forget_done();
+}
+
+// ---- what leaves ----
+
+// The calls in their order, then the questions that are due.
+bool Group::poll_call(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {
+  if (now < quiet_until_ns_) return false;
+  Flow& flow = link_.flows[0];
+  TimeNs next_ns = kNever;
+  for (Called& called : called_) {
+    if (now < called.next_ns) {
+      next_ns = std::min(next_ns, called.next_ns);
+      if (!called.sent) break;  // those behind it wait too
+      continue;
+    }
+    const bool noted = called.number < noted_;
+    if (called.done && (noted || broken_)) {
+      called.next_ns = kNever;
+      continue;
+    }
+    // One that is too far ahead of others' calls asks until they have called theirs.
+    const bool asks = called.sent || called.number >= number_limit();
+    wire::Call body{.flow = flow.next_header(now, asks ? kUsualPriority : Priority{0}),
+                    .group = of(called.sequence).header_to(0),
+                    .what = called.what,
+                    .request = called.cancelled && !called.done ? wire::CallRequest::kCancel
+                               : asks                           ? wire::CallRequest::kAsk
+                                                                : wire::CallRequest::kTell};
+    if (flow.take_report_flag(asks, now)) body.flow.flags |= wire::kFlagReport;
+    called.sent = called.sent || called.number < number_limit();
+    const DurationNs again_ns = flow.rtt().timeout_ns() << std::min<int>(called.asked, kMaxBackoff);
+    called.next_ns =
+        now +
+        (noted && !called.cancelled && !broken_ ? std::max(again_ns, kAskInterval) : again_ns);
+    if (called.asked < UINT8_MAX) ++called.asked;
+    transmit = {.bytes = wire::encode(out, link_.identity, body),
+                .port_offset = 1,
+                .priority = body.flow.priority};
+    return true;
+  }
+  quiet_until_ns_ = next_ns;
+  return false;
+}
+
+void Group::handle_timeout(TimeNs now) {
+  if (now < deadline_ns_) return;
+  deadline_ns_ = kNever;
+  const auto pass = [&](std::uint64_t number, TimeNs deadline_ns) {
+    if (now >= deadline_ns)
+      cancel(number, now);
+    else
+      deadline_ns_ = std::min(deadline_ns_, deadline_ns);
+  };
+  for (const Called& called : called_)
+    if (!called.done && !called.cancelled) pass(called.number, called.deadline_ns);
+  for (const Waiting& waiting : waiting_)
+    if (!waiting.cancelled && waiting.call.patience_ns != kNever)
+      pass(waiting.number, waiting.called_ns + waiting.call.patience_ns);
+}
+
+TimeNs Group::waiting_since_ns() const noexcept {
+  if (open_count_ == 0) return kNever;
+  TimeNs since_ns = waiting_.empty() ? kNever : waiting_.front().called_ns;
+  for (const Called& called : called_)
+    if (!called.done)
+      since_ns = std::min(
+          since_ns,
+          std::max(called.begun_ns,
+                   sequences_[static_cast<std::size_t>(called.sequence)].last_progress_ns()));
+  return since_ns;
+}
+
+TimeNs Group::next_timeout() const noexcept {
+  TimeNs next_ns = std::min(quiet_until_ns_, deadline_ns_);
+  for (const Sequence& sequence : sequences_) next_ns = std::min(next_ns, sequence.next_timeout());
+  return next_ns;
+}
+
+std::string Group::describe_stall(DurationNs patience_ns, TimeNs now) const {
+  if (!waiting_.empty() && now - waiting_.front().called_ns >= patience_ns)
+    return error_prefix_ + "group '" + name_ + "' has waited for the appliance to make it for " +
+           seconds_text(now - waiting_.front().called_ns);
+  for (const Called& called : called_) {
+    if (called.done) continue;
+    const TimeNs since_ns = std::max(
+        called.begun_ns, sequences_[static_cast<std::size_t>(called.sequence)].last_progress_ns());
+    if (now - since_ns < patience_ns) continue;
+    std::string text = place_of(called) + sluice::client::describe(called.what) +
+                       " has made no progress for " + seconds_text(now - since_ns);
+    for (std::size_t i = 0; called.number == behind_number_ && i < behind_count_; ++i)
+      text += sluice::client::describe(behind_[i], i == 0);
+    return text;
+  }
+  return {};
+}
+
+}  // namespace sluice::client
