@@ -87,9 +87,13 @@ void Shard::member_joined(Job& job, Rank rank) noexcept {
     if (!admit_to_collectives(job, rank)) return;
     member.finished.store(0, std::memory_order_relaxed);
     member.reached.store(0, std::memory_order_relaxed);
-    const Step open = job.open_step(StreamId::kGradients);
-    CHECK(open != 0 && open <= kLastStep);
-    joined_from.store(std::min(open, kLastStep - 2) + 2, std::memory_order_release);
+    Step first = 0;
+    if (job.has(StreamId::kGradients)) {
+      const Step open = job.open_step(StreamId::kGradients);
+      CHECK(open != 0 && open <= kLastStep);
+      first = std::min(open, kLastStep - 2) + 2;
+    }
+    joined_from.store(first, std::memory_order_release);
   }
   push_event({.kind = ShardEvent::Kind::kMemberAdmitted, .job = &job, .rank = rank});
 }

@@ -135,6 +135,10 @@ Refusal check_request(const JoinRequest& request, const JobsOptions& options) {
         text("job '%s' has world size %u, this appliance serves 1 to %zu workers a job: "
              "raise limits.workers_per_job (%zu at most)",
              name.c_str(), world_size, std::min(options.max_workers, kMaxWorkers), kMaxWorkers));
+  if (rank >= world_size)
+    return no(RefuseCode::kBadRequest,
+              text("rank %u is outside job '%s' with world size %u (ranks 0 to %u)", rank,
+                   name.c_str(), world_size, world_size - 1));
   const std::size_t max_chunk_bytes = std::min(options.max_chunk_bytes, kMaxChunkBytes);
   if (chunk_bytes < kMinChunkBytes || chunk_bytes > max_chunk_bytes)
     return no(RefuseCode::kLimit,
@@ -157,6 +161,7 @@ Refusal check_request(const JoinRequest& request, const JobsOptions& options) {
               text("job '%s' needs datagrams of %u bytes, the appliance's port carries %zu: lower "
                    "the chunk size or raise the port's mtu",
                    name.c_str(), unsigned{join.datagram_bytes}, request.max_datagram_bytes));
+  if (join.kind == JobKind::kOperations) return check_operations_request(request, options);
   if (join.layouts[kTensorStream].chunk_count == 0 ||
       join.layouts[kTensorStream].chunk_count > kMaxChunks)
     return no(RefuseCode::kLimit,
@@ -178,10 +183,6 @@ Refusal check_request(const JoinRequest& request, const JobsOptions& options) {
               text("job '%s' asks for a state stream of %u chunks, which only the appliance sizes: "
                    "a join says 0",
                    name.c_str(), join.layouts[kState].chunk_count));
-  if (rank >= world_size)
-    return no(RefuseCode::kBadRequest,
-              text("rank %u is outside job '%s' with world size %u (ranks 0 to %u)", rank,
-                   name.c_str(), world_size, world_size - 1));
   if (join.kind == JobKind::kStore) return check_store_request(request, options);
   return check_policy(request, options);
 }
@@ -287,12 +288,13 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& latest, co
           .reproducible = effective_reproducible(request, options),
           .policy = effective_policy(request, options)};
   if (join.kind == JobKind::kStore) spec.store = store_spec(request, options);
-  spec.chunk_counts = {spec.store ? 0 : join.layouts[kTensorStream].chunk_count, kCollectiveChunks,
-                       0};
+  if (join.kind == JobKind::kOperations) spec.operations = operations_spec(request, options);
+  const bool sums = join.kind == JobKind::kSums;
+  spec.chunk_counts = {sums ? join.layouts[kTensorStream].chunk_count : 0, kCollectiveChunks, 0};
   spec.max_elems = {join.layouts[kTensorStream].max_elems, 0, 0};
   size_windows(spec, options.max_job_memory_bytes);
   CHECK(request.rank.value < spec.world_size);
-  CHECK(spec.store.has_value() == (spec.chunk_counts[index_of(StreamId::kGradients)] == 0));
+  CHECK(sums == (spec.chunk_counts[index_of(StreamId::kGradients)] != 0));
   if (Refusal refusal = check_shares(request, spec, options, usage); !refusal.ok())
     return refuse_job(std::move(refusal));
   if (Refusal refusal = check_room(spec, options, usage); !refusal.ok()) {

@@ -120,6 +120,9 @@ Refusal check_layout_agreement(const JoinRequest& request, const JobEntry& entry
 // request makes sense; kind kStore.
 Refusal check_store_request(const JoinRequest& request, const JobsOptions& options);
 Refusal check_store_agreement(const JoinRequest& request, const JobEntry& entry);
+// The same of operations: operations_request.cc.
+Refusal check_operations_request(const JoinRequest& request, const JobsOptions& options);
+OperationsSpec operations_spec(const JoinRequest& request, const JobsOptions& options) noexcept;
 StoreSpec store_spec(const JoinRequest& request, const JobsOptions& options) noexcept;
 // Whether the process may be in a job that goes on from an appliance that is lost: the job is
 // synchronous, and no rank of it is a new process. `entry`: null if there is no such job. rank.cc.

@@ -55,12 +55,22 @@ std::string describe_early_end(const JobEntry& entry, Rank rank,
 
 // ---- single ranks ----
 
-void JobControl::leave(Rank rank, const wire::Leave& leave, TimeNs now) {
+void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why, TimeNs now) {
   MemberEntry& member = entry_.member(rank);
   CHECK(!member.has_left() && !member.is(MemberPhase::kFree));
   const bool abnormal = leave.reason == wire::LeaveReason::kAbnormal;
   const DurationNs silent_ns = now - entry_.last_heard_ns(rank, context_.clock);
   member.left_ns = now;
+  if (leave.reason == wire::LeaveReason::kAborted && !entry_.ended()) {
+    member.change_to(MemberPhase::kAborted);
+    if (entry_.job != nullptr)
+      entry_.shared(rank).reachable.store(false, std::memory_order_release);
+    return fail(wire::NoticeCode::kMemberLeft, rank,
+                text("job '%s': rank %u at %s has aborted it: %s", entry_.name.c_str(),
+                     unsigned{rank.value}, member.address.c_str(),
+                     why.empty() ? "it gave no reason" : std::string(why).c_str()),
+                now);
+  }
   if (entry_.goes_on() && (abnormal || member.lost())) {
     const bool was_live = member.live();
     member.change_to(MemberPhase::kAborted);
@@ -90,6 +100,7 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, TimeNs now) {
     }
     context_.outbox.command(entry_, ShardCommand::Kind::kMemberGone, rank);
     transfers_.forget(rank);
+    groups_.remove_member(rank);
   }
   if (!entry_.ended() && entry_.live_count() == 0 && !keep(now)) retire(now);
 }
@@ -203,6 +214,7 @@ Status JobControl::kick(std::optional<Rank> rank, TimeNs now) {
 void JobControl::remove_member(Rank rank) {
   ranks_.remove(rank);
   transfers_.forget(rank);
+  groups_.remove_member(rank);
 }
 
 // The operator reads the last loss. The loss of the last member is also the end of the job.

@@ -231,10 +231,13 @@ struct JobEntry {
   std::uint8_t percent_made() const noexcept;
   // Whether losing a rank leaves the job running.
   bool goes_on() const noexcept {
-    return running() && job != nullptr && (job->spec.policy.tolerates_stragglers() || is_store());
+    return running() && job != nullptr &&
+           (job->spec.policy.tolerates_stragglers() || is_store() || is_operations());
   }
   // A store's members have no steps in common: a lost rank starts again as another process.
   bool is_store() const noexcept { return spec.store.has_value(); }
+  // Its groups break where they lose a rank, and the others go on.
+  bool is_operations() const noexcept { return spec.operations.has_value(); }
   // It may give way to a job that finds no room: nobody can hurry what it waits for, and it has
   // waited for long enough.
   bool may_yield(TimeNs now) const noexcept;

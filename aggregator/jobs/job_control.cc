@@ -97,7 +97,8 @@ ControlResult JobControl::admit_to_running(const Request& request) {
   if (!same) ranks_.occupy(request);
   member.address = request.origin.address;
   member.rejoined = true;
-  member.needs_state = !entry_.is_store();  // else its pulls bring all
+  // A store's pulls bring all, and a group begins anew.
+  member.needs_state = !entry_.is_store() && !entry_.is_operations();
   ranks_.rejoin(rank, request.now);
   return {.verdict = Verdict::kJoin, .bind = true, .job = entry_.id, .rank = rank};
 }
@@ -158,7 +159,8 @@ void JobControl::hear(const Request& request) {
 }
 
 Verdict JobControl::resync(Rank rank, const wire::Resync& body, TimeNs now) {
-  if (!entry_.goes_on() || entry_.is_store()) return Verdict::kNotAllowed;  // no rank falls behind
+  // Elsewhere no rank falls behind.
+  if (!entry_.goes_on() || entry_.is_store() || entry_.is_operations()) return Verdict::kNotAllowed;
   if (!entry_.member(rank).is(MemberPhase::kJoined)) return Verdict::kResync;
   if (body.done != 0)
     transfers_.finish(rank, body.number);
@@ -166,6 +168,33 @@ Verdict JobControl::resync(Rank rank, const wire::Resync& body, TimeNs now) {
     transfers_.ask(rank, body.number, now);
   advance_transfers(now);
   return Verdict::kResync;
+}
+
+std::size_t JobControl::make_group(const Request& request) {
+  const auto& body = request.packet.body<wire::MakeGroup>();
+  if (!entry_.is_operations() || !entry_.running() || !member(request.rank()).live()) return 0;
+  const std::string_view name(body.name, body.name_bytes);
+  if (body.leaves != 0) groups_.leave(request.rank(), name);
+  MemberMask ranks;
+  for (std::size_t word = 0; word < request.packet.mask_word_count(); ++word)
+    ranks.words()[word] = request.packet.mask_word(word);
+  const Groups::Answer answer =
+      body.leaves != 0 ? Groups::Answer{} : groups_.make(request.rank(), name, ranks);
+  const std::string& why = answer.refusal.text;
+  wire::GroupMade made{
+      .number = body.number,
+      .text_bytes = static_cast<std::uint16_t>(std::min(why.size(), kMaxTextBytes)),
+      .leaves = body.leaves};
+  if (answer.group != nullptr) {
+    made.group = answer.group->id;
+    made.generation = answer.group->generation;
+  }
+  return wire::encode(request.reply,
+                      {.job = entry_.id.value,
+                       .rank = request.rank().value,
+                       .cookie = member(request.rank()).cookie},
+                      made, {},
+                      {reinterpret_cast<const std::uint8_t*>(why.data()), made.text_bytes});
 }
 
 // An evicted target makes way for the next rank in line.
@@ -217,7 +246,9 @@ void JobControl::handle_event(const ShardEvent& event, TimeNs now) {
       if (auto eviction = transfers_.replace_source(now)) evict(std::move(*eviction), now);
       advance_transfers(now);
       break;
-    case ShardEvent::Kind::kGroupsRequest: break;  // no job of this kind is admitted yet
+    case ShardEvent::Kind::kGroupsRequest:
+      if (!entry_.ended()) groups_.handle(event.groups);
+      break;
     case ShardEvent::Kind::kStepLimit:
       fail(wire::NoticeCode::kStepLimit, event.rank,
            text("job '%s': stream %u has used its last step number %u: start a new job from a "
@@ -279,6 +310,7 @@ void JobControl::tick(TimeNs now) {
     if (entry_.is_kept() && outlived) retire(now);
   }
   if (entry_.ended()) expire(now);
+  if (entry_.is_operations() && entry_.running()) groups_.tick(now);
 }
 
 bool JobControl::is_over(TimeNs now) const noexcept {

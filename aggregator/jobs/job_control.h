@@ -10,6 +10,7 @@
 #include <string>
 
 #include "aggregator/jobs/contributions.h"
+#include "aggregator/jobs/groups.h"
 #include "aggregator/jobs/rank_holders.h"
 #include "aggregator/jobs/state_transfers.h"
 
@@ -36,7 +37,10 @@ class JobControl {
 
   // Requests of members. A member spoke; it may have been removed too early.
   void hear(const Request& request);
-  void leave(Rank rank, const wire::Leave& leave, TimeNs now);
+  // `why`: of kAborted.
+  void leave(Rank rank, const wire::Leave& leave, std::string_view why, TimeNs now);
+  // Makes a group or lets the member leave one. Bytes of the answer; 0: there is none yet.
+  std::size_t make_group(const Request& request);
   Verdict resync(Rank rank, const wire::Resync& body, TimeNs now);
   // A hint says that the process is gone: it is asked with a ping.
   void suspect(Rank rank, TimeNs now);
@@ -86,6 +90,7 @@ class JobControl {
   RankHolders ranks_{entry_, context_};
   StateTransfers transfers_{entry_, context_};
   Contributions contributions_{context_.furthest_searches};
+  Groups groups_{entry_, context_};  // of a job of kind operations
 };
 
 }  // namespace sluice::agg

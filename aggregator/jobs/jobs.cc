@@ -30,6 +30,7 @@ ControlResult Jobs::handle(const wire::Packet& packet, const Origin& origin,
   switch (packet.type()) {
     case wire::PacketType::kJoin: result = join(request); break;
     case wire::PacketType::kKeepalive:
+    case wire::PacketType::kMakeGroup:
     case wire::PacketType::kResync: result = hear(request); break;
     case wire::PacketType::kLeave: result = leave(request); break;
     default: break;
@@ -102,6 +103,14 @@ ControlResult Jobs::hear(const Request& request) {
   std::uint32_t echo_us = 0;
   if (request.packet.type() == wire::PacketType::kResync) {
     verdict = control.resync(request.rank(), request.packet.body<wire::Resync>(), request.now);
+  } else if (request.packet.type() == wire::PacketType::kMakeGroup) {
+    if (const std::size_t bytes = control.make_group(request); bytes != 0)
+      return {.verdict = Verdict::kGroup,
+              .reply_bytes = bytes,
+              .bind = true,
+              .job = control.entry().id,
+              .rank = request.rank()};
+    verdict = Verdict::kNotAllowed;
   } else {
     const auto& body = request.packet.body<wire::Keepalive>();
     speaker.member->suspended_ns = body.suspended_ns;
@@ -125,7 +134,8 @@ ControlResult Jobs::leave(const Request& request) {
   member.liveness.hear(request.now);
   member.address = request.origin.address;
   if (!member.has_left())
-    speaker.control->leave(rank, request.packet.body<wire::Leave>(), request.now);
+    speaker.control->leave(rank, request.packet.body<wire::Leave>(), request.packet.text(),
+                           request.now);
   CHECK(member.has_left() && (entry.ended() || !entry.resyncs.is_target(rank)));
   return {.verdict = Verdict::kLeave,
           .reply_bytes = write_status(entry, rank, 0, context_->options->resync_hold_ns,

@@ -81,7 +81,8 @@ struct ControlResult {
 // Whether handle() has an answer to packets of this type; the caller may throw others away.
 constexpr bool is_request(wire::PacketType type) noexcept {
   return type == wire::PacketType::kJoin || type == wire::PacketType::kKeepalive ||
-         type == wire::PacketType::kLeave || type == wire::PacketType::kResync;
+         type == wire::PacketType::kLeave || type == wire::PacketType::kResync ||
+         type == wire::PacketType::kMakeGroup;
 }
 
 // Whether the datagram is a JOIN of another protocol version, which parse() refuses.

@@ -39,15 +39,16 @@ const NamedOptions* find_named(const JoinRequest& request, const JobsOptions& op
 
 }  // namespace
 
-// A store has no steps, so no policy: the configuration's policies are for jobs of sums.
+// Only sums have steps, and a policy.
 PolicyOptions effective_policy(const JoinRequest& request, const JobsOptions& options) noexcept {
-  if (request.join.kind == JobKind::kStore) return {};
+  if (request.join.kind != JobKind::kSums) return {};
   if (request.join.has_policy != 0) return request.join.policy;
   const NamedOptions* named = find_named(request, options);
   return named == nullptr ? options.policy : named->policy;
 }
 
 bool effective_reproducible(const JoinRequest& request, const JobsOptions& options) noexcept {
+  if (request.join.kind == JobKind::kOperations) return false;
   if (wire::asks_reproducible(request.join.features)) return true;
   const NamedOptions* named = find_named(request, options);
   return named != nullptr && named->reproducible;
@@ -58,7 +59,7 @@ Refusal check_policy(const JoinRequest& request, const JobsOptions& options) {
   const unsigned world_size = request.join.world_size;
   // The kind exists: the parser and the configuration have seen to that.
   const PolicyField* field = wrong_field(policy, world_size);
-  CHECK(request.join.kind != JobKind::kStore);
+  CHECK(request.join.kind == JobKind::kSums);
   if (field == nullptr && effective_reproducible(request, options) &&
       policy.tolerates_stragglers()) {
     const bool asked = wire::asks_reproducible(request.join.features);

@@ -34,6 +34,7 @@ bool agree(StoreKeep asked, const JobEntry& entry) noexcept {
 
 std::string describe(JobKind kind, const StoreOptions& store) {
   if (kind == JobKind::kSums) return "sums of gradients";
+  if (kind == JobKind::kOperations) return "operations of groups";
   const std::string bound =
       store.bound == kNoBound ? "no bound" : "bound " + std::to_string(store.bound);
   return "a store with " + bound + " and " + name_of(store.update.rule);
@@ -78,7 +79,7 @@ Refusal check_store_request(const JoinRequest& request, const JobsOptions& optio
 
 Refusal check_store_agreement(const JoinRequest& request, const JobEntry& entry) {
   const wire::Join& join = request.join;
-  const JobKind kind = entry.is_store() ? JobKind::kStore : JobKind::kSums;
+  const JobKind kind = entry.spec.kind();
   CHECK(!entry.is_store() || entry.spec.store->bound == entry.store.bound);
   if (join.kind == kind && join.store == entry.store) {
     if (!entry.is_store() || agree(join.keep, entry)) return {};

@@ -1,0 +1,67 @@
+// The groups of a job of kind operations, as the control side makes and removes them.
+//
+// Members agree about a group by its name: the first that asks makes it, the others must name the
+// same ranks. A group is removed when all its members have left it or are gone. Its object lives on
+// until no shard has it and no event of a shard can mean it. Private to this folder; control thread
+// only.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "aggregator/core/mask.h"
+#include "aggregator/jobs/admission.h"
+#include "aggregator/jobs/context.h"
+#include "aggregator/operations/group.h"
+#include "aggregator/operations/reservations.h"
+
+namespace sluice::agg {
+
+class Groups {
+ public:
+  Groups(JobEntry& entry, ControlContext& context) noexcept : entry_(entry), context_(context) {}
+
+  // A member makes a group, or takes part in it. Asked again, it gets the same answer.
+  struct Answer {
+    const Group* group = nullptr;
+    Refusal refusal;  // where there is no group
+  };
+  Answer make(Rank rank, std::string_view name, const MemberMask& ranks);
+  // A member calls no more operations of it.
+  void leave(Rank rank, std::string_view name);
+  // Nor does a rank that has left the job or is lost. Its groups are broken.
+  void remove_member(Rank rank);
+  // A shard asks something of all of them.
+  void handle(const OperationsRequest& request);
+  void tick(TimeNs now);
+
+  std::size_t count() const noexcept { return groups_.size(); }
+
+ private:
+  struct Entry {
+    std::string name;  // empty: it is removed
+    MemberMask ranks;
+    MemberMask present;               // members that have neither left nor been lost
+    Rank founder;                     // who made it
+    std::uint16_t lost = UINT16_MAX;  // a rank that is gone; UINT16_MAX: none
+    TimeNs removed_ns = 0;            // since when no shard has it; 0: some has
+    std::unique_ptr<Group> group;
+  };
+
+  Entry* find(std::string_view name) noexcept;
+  std::uint16_t free_id() const noexcept;
+  void depart(Entry& entry, Rank rank);
+  void command(ShardCommand::Kind kind, const OperationsRequest& request);
+  Refusal refuse(std::string why) const;
+
+  JobEntry& entry_;
+  ControlContext& context_;
+  std::optional<Reservations> reservations_;  // since the first group
+  std::vector<Entry> groups_;
+  std::uint32_t next_generation_ = 1;
+};
+
+}  // namespace sluice::agg

@@ -1,0 +1,189 @@
+// Jobs of kind operations: the limits of a join, and how groups are made, left, broken and removed,
+// with real shards.
+#include "tests/unit/jobs/control_fixture.h"
+
+namespace sluice::agg {
+namespace {
+
+using testing::HasSubstr;
+using wire::PacketType;
+
+constexpr std::size_t kJobBytes = std::size_t{256} << 20;  // which is made for each test
+
+class GroupsOfJob : public ControlTest {
+ protected:
+  GroupsOfJob() {
+    JobsOptions small = options();
+    small.max_job_memory_bytes = kJobBytes;
+    restart(small);
+  }
+  static Worker worker(std::uint16_t rank) {
+    Worker one{.rank = rank, .name = "ops", .world_size = 3};
+    one.join.layouts[kTensorStream] = {.hash = 5};
+    one.join.layouts[index_of(StreamId::kCollectives)] = {.chunk_count = kCollectiveChunks};
+    one.join.kind = JobKind::kOperations;
+    return one;
+  }
+  void start() {
+    shards.emplace(kTestShards);
+    for (std::uint16_t rank = 0; rank < 3; ++rank) {
+      workers.push_back(worker(rank));
+      ASSERT_TRUE(join(workers.back()).is(PacketType::kAccept));
+    }
+    sent();
+  }
+  Answered ask(const Worker& from, const std::string& name, std::uint64_t ranks,
+               bool leaves = false) {
+    wire::MakeGroup body{.number = 7,
+                         .leaves = leaves,
+                         .mask_words = 1,
+                         .name_bytes = static_cast<std::uint8_t>(name.size())};
+    std::memcpy(body.name, name.data(), name.size());
+    std::array<std::uint8_t, 512> out;
+    const std::size_t bytes =
+        wire::encode(out, {from.job, from.rank, from.cookie}, body, {&ranks, 1});
+    return send({out.data(), bytes}, from.address);
+  }
+  // Its id and generation.
+  std::pair<unsigned, unsigned> made(const Answered& answered) {
+    EXPECT_TRUE(answered.is(PacketType::kGroupMade));
+    if (!answered.is(PacketType::kGroupMade)) return {};
+    const auto& body = answered.body<wire::GroupMade>();
+    EXPECT_EQ(answered.text(), "");
+    EXPECT_EQ(body.number, 7u);
+    return {unsigned{body.group}, unsigned{body.generation}};
+  }
+  std::string refused(const Answered& answered) {
+    EXPECT_TRUE(answered.is(PacketType::kGroupMade));
+    EXPECT_NE(answered.text(), "");
+    return answered.text();
+  }
+  Verdict call(const Worker& from, std::pair<unsigned, unsigned> group) {
+    wire::Call body{.flow = {.number = ++packet_number, .credit = 1000},
+                    .group = {.generation = group.second,
+                              .group = static_cast<std::uint16_t>(group.first),
+                              .sequence = wire::Sequence::kSmall},
+                    .what = {.kind = wire::OperationKind::kBarrier}};
+    std::array<std::uint8_t, 256> out;
+    const std::size_t bytes = wire::encode(out, {from.job, from.rank, from.cookie}, body);
+    wire::Packet packet;
+    EXPECT_EQ(wire::parse({out.data(), bytes}, packet), Verdict::kAccepted);
+    const Verdict verdict = shards->shard(0).handle(packet, false, now);
+    pump();
+    return verdict;
+  }
+
+  std::vector<Worker> workers;
+  std::uint32_t packet_number = 0;
+};
+
+TEST_F(GroupsOfJob, AJoinWithTensorsOrAPolicyIsRefused) {
+  Worker asks = worker(0);
+  asks.join.layouts[kTensorStream].chunk_count = 3;
+  EXPECT_THAT(refusal_of(asks, wire::RefuseCode::kBadRequest), HasSubstr("leave all of these out"));
+  asks = worker(0);
+  asks.join.has_policy = 1;
+  EXPECT_THAT(refusal_of(asks, wire::RefuseCode::kBadRequest), HasSubstr("policy"));
+}
+
+TEST_F(GroupsOfJob, ARankOfAnotherKindIsRefusedWithBoth) {
+  Worker first = worker(0);
+  ASSERT_TRUE(join(first).is(PacketType::kAccept));
+  Worker other{.rank = 1, .name = "ops", .world_size = 3};
+  EXPECT_THAT(refusal_of(other, wire::RefuseCode::kPolicy),
+              HasSubstr("asks for sums of gradients, job 'ops' has operations of groups"));
+}
+
+TEST_F(GroupsOfJob, TheJobTakesAShareOfWhatAJobMayHave) {
+  start();
+  const std::size_t bytes = Job::memory_bytes(only_job()->spec);
+  EXPECT_LE(bytes, kJobBytes / 8 + (1 << 20));
+  EXPECT_GE(bytes, kJobBytes / 8 - (1 << 20));
+}
+
+TEST_F(GroupsOfJob, MembersThatNameTheSameRanksGetTheSameGroup) {
+  start();
+  const auto first = made(ask(workers[0], "dp", 0b101));
+  EXPECT_EQ(made(ask(workers[2], "dp", 0b101)), first);
+  EXPECT_EQ(made(ask(workers[0], "dp", 0b101)), first) << "asked again";
+  EXPECT_NE(made(ask(workers[0], "tp", 0b101)), first);
+  EXPECT_EQ(call(workers[2], first), Verdict::kCall);
+  EXPECT_EQ(call(workers[1], first), Verdict::kUnknownGroup);
+}
+
+TEST_F(GroupsOfJob, WhatNoGroupCanBeIsRefusedWithBothValues) {
+  start();
+  made(ask(workers[0], "dp", 0b101));
+  EXPECT_THAT(refused(ask(workers[2], "dp", 0b111)),
+              HasSubstr("rank 2 says ranks 0, 1, 2, rank 0 has made it of ranks 0, 2"));
+  EXPECT_THAT(refused(ask(workers[1], "dp", 0b101)), HasSubstr("rank 1 is not one of its ranks"));
+  EXPECT_THAT(refused(ask(workers[1], "big", 0b1010)), HasSubstr("ranks 0 to 2"));
+}
+
+TEST_F(GroupsOfJob, AtMost256GroupsAreMade) {
+  start();
+  for (std::size_t i = 0; i < kMaxGroups; ++i)
+    made(ask(workers[0], "group" + std::to_string(i), 1));
+  EXPECT_THAT(refused(ask(workers[0], "one more", 1)), HasSubstr("256 groups"));
+}
+
+TEST_F(GroupsOfJob, AGroupIsRemovedWhenAllMembersHaveLeftIt) {
+  start();
+  const auto first = made(ask(workers[0], "dp", 0b011));
+  made(ask(workers[1], "dp", 0b011));
+  EXPECT_TRUE(ask(workers[0], "dp", 0b011, true).is(PacketType::kGroupMade));
+  EXPECT_THAT(refused(ask(workers[0], "dp", 0b011)), HasSubstr("this rank has left it"));
+  EXPECT_EQ(call(workers[1], first), Verdict::kCall);
+  ask(workers[1], "dp", 0b011, true);
+  EXPECT_EQ(call(workers[1], first), Verdict::kUnknownGroup);
+  const auto second = made(ask(workers[0], "dp", 0b011));
+  EXPECT_NE(second.first, first.first) << "its id is in use until no event can mean it";
+  EXPECT_NE(second.second, first.second);
+  pass(1200 * kMillisecond, {&workers[0], &workers[1], &workers[2]});
+  EXPECT_EQ(made(ask(workers[0], "third", 1)).first, first.first);
+}
+
+TEST_F(GroupsOfJob, ALostRankBreaksItsGroupsAndTheJobGoesOn) {
+  start();
+  made(ask(workers[0], "all", 0b111));
+  const auto pair = made(ask(workers[0], "pair", 0b011));
+  leave(workers[2], wire::LeaveReason::kAbnormal);
+  EXPECT_EQ(call(workers[0], pair), Verdict::kCall);
+  EXPECT_THAT(refused(ask(workers[1], "all", 0b111)), HasSubstr("rank 2 of it has left"));
+  EXPECT_THAT(refused(ask(workers[0], "new", 0b111)), HasSubstr("rank 2 is no member"));
+  made(ask(workers[0], "without", 0b011));
+  EXPECT_TRUE(keepalive(workers[0]).is(PacketType::kStatus));
+}
+
+TEST_F(GroupsOfJob, AnAbortEndsTheJobForAllWithItsReason) {
+  start();
+  const std::string why = "the loss is NaN";
+  wire::Leave body{.reason = wire::LeaveReason::kAborted,
+                   .text_bytes = static_cast<std::uint16_t>(why.size())};
+  std::array<std::uint8_t, 512> out;
+  const Worker& from = workers[1];
+  const std::size_t bytes =
+      wire::encode(out, {from.job, from.rank, from.cookie}, body, {},
+                   {reinterpret_cast<const std::uint8_t*>(why.data()), why.size()});
+  send({out.data(), bytes}, from.address);
+  const std::vector<Sent> notices = sent_of(PacketType::kNotice);
+  ASSERT_EQ(notices.size(), 2u);
+  EXPECT_THAT(std::string(notices[0].packet.text()), HasSubstr("rank 1"));
+  EXPECT_THAT(std::string(notices[0].packet.text()), HasSubstr(why));
+}
+
+TEST_F(GroupsOfJob, AProcessThatTakesALostRankMakesGroupsOfItsOwn) {
+  start();
+  made(ask(workers[0], "all", 0b111));
+  leave(workers[2], wire::LeaveReason::kAbnormal);
+  pump();
+  Worker successor = successor_of(workers[2]);
+  ASSERT_TRUE(rejoin(successor).is(PacketType::kAccept));
+  EXPECT_THAT(refused(ask(successor, "all", 0b111)), HasSubstr("rank 2 of it has left"));
+  const auto group = made(ask(successor, "again", 0b111));
+  EXPECT_EQ(made(ask(workers[0], "again", 0b111)), group);
+  EXPECT_EQ(call(successor, group), Verdict::kCall);
+}
+
+}  // namespace
+}  // namespace sluice::agg
