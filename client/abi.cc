@@ -259,6 +259,15 @@ sluice_status sluice_abort(sluice_job* job) {
   return guarded(job, [](Job& impl) { return leave(impl, LeaveReason::kAbnormal, "abort"); });
 }
 
+sluice_status sluice_abort_with(sluice_job* job, const char* reason) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (reason == nullptr) return {StatusCode::kInvalidArgument, "reason is NULL"};
+    Status status = check_may_block(impl, "abort_with");
+    if (status.ok()) impl.leave(LeaveReason::kAborted, reason);
+    return status;
+  });
+}
+
 sluice_status sluice_close(sluice_job* job) {
   if (job == nullptr) return SLUICE_OK;
   return guarded(job, [&](Job& impl) -> Status {

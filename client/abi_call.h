@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 
@@ -17,8 +20,15 @@
 #include "client/include/sluice/sluice.h"
 #include "client/job.h"
 
+struct sluice_group {
+  sluice_job* job = nullptr;
+  std::uint32_t index = 0;
+};
+
 struct sluice_job {
   std::unique_ptr<sluice::client::Job> impl;
+  std::mutex groups_mutex;
+  std::map<std::uint32_t, sluice_group> groups;  // by index; a group keeps its address
 };
 
 namespace sluice::client {

@@ -157,16 +157,21 @@ Job::~Job() {
     if (served.use_count() == 1) served->end();
 }
 
-void Job::leave(wire::LeaveReason reason) {
+void Job::leave(wire::LeaveReason reason, std::string why) {
   const bool uneven = reason == wire::LeaveReason::kUneven;
   std::string note;
-  if (reason != wire::LeaveReason::kAbnormal) note = left_behind_note();
+  const bool aborted = reason == wire::LeaveReason::kAborted;
+  if (reason != wire::LeaveReason::kAbnormal && !aborted) note = left_behind_note();
   Lock lock = shared_.mutex.lock();
   // A rank that leaves before its gradients are copied leaves in the middle of a step.
-  if (shared_.stage != nullptr && !shared_.stage->idle()) reason = wire::LeaveReason::kAbnormal;
+  if (!aborted && shared_.stage != nullptr && !shared_.stage->idle())
+    reason = wire::LeaveReason::kAbnormal;
   shared_.await_burst(lock);  // a caller that hears of the end has its memory back
   const bool tells = !note.empty() && shared_.at_rest();  // else a step is cut off
-  shared_.calls.leave(reason, monotonic_now());
+  if (aborted)
+    shared_.calls.abort(std::move(why), monotonic_now());
+  else
+    shared_.calls.leave(reason, monotonic_now());
   shared_.wake();
   shared_.changed.wait_for(lock, std::chrono::nanoseconds(uneven ? uneven_limit_ns_ : kLeaveLimit),
                            [this] { return shared_.ended(); });

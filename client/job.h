@@ -124,7 +124,8 @@ class Job {
   Status barrier(std::int32_t timeout_ms);
   // `state`: the job's, until the next one.
   Status resync(std::int32_t timeout_ms, const ReceivedState*& state);
-  void leave(wire::LeaveReason reason);  // 1 s at most; kUneven: the silence timeout more
+  // 1 s at most; kUneven: the silence timeout more. `why`: of kAborted.
+  void leave(wire::LeaveReason reason, std::string why = {});
 
   bool is_forked() const noexcept;  // this process is a child of the one that joined
   // The calling thread is the job's own, which calls the callbacks: it must not wait.
@@ -133,6 +134,7 @@ class Job {
   bool has_device() const noexcept { return device_ != nullptr; }
 
  private:
+  friend class JobGroups;  // a job's calls on groups
   using Lock = SessionMutex::Lock;
 
   Job(const JoinRequest& request, Opened& parts);

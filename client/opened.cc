@@ -62,7 +62,9 @@ Result<Layout> make_layout(const JoinRequest& request, std::size_t world_size) {
                                       : chunk_bytes_for(request.mtu_bytes, world_size);
   if (Status status = check_chunk_bytes(request, world_size, chunk_bytes); !status.ok())
     return at_place(request, status);
-  Result<Layout> layout = Layout::create(request.tensors, chunk_bytes, request.wire);
+  Result<Layout> layout = request.session.operations
+                              ? Layout::without_tensors(chunk_bytes)
+                              : Layout::create(request.tensors, chunk_bytes, request.wire);
   if (!layout.ok()) return at_place(request, layout.status());
   return layout;
 }

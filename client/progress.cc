@@ -312,6 +312,9 @@ void Progress::tell(const Event& event) {
     case Event::Kind::kTensorLost:
       if (callbacks_.tensor_done) callbacks_.tensor_done(event.tensor, event.status.code());
       break;
+    case Event::Kind::kOperationDone:
+      if (event.done) event.done(event.operation, event.status.code());
+      break;
     case Event::Kind::kFellBehind: log_.write(SLUICE_LOG_INFO, text); break;
     case Event::Kind::kCreditLimits: log_.write(SLUICE_LOG_WARN, text); break;
     case Event::Kind::kStalled:

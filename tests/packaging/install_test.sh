@@ -18,6 +18,8 @@ build_examples() {
 build_examples >"$WORK/log" 2>&1 || fail "find_package(sluice): $(cat "$WORK/log")"
 "$WORK/cmake/sum_c" inproc://c 0 1 >"$WORK/out"
 expect_line "$WORK/out" '^sum of 1000 elements over 1 ranks: 1 2 3 '
+"$WORK/cmake/groups_c" inproc://groups 0 1 >"$WORK/out"
+expect_line "$WORK/out" '^rank 0: the sum of 1000000 elements is 1 each$'
 "$WORK/cmake/average_cpp" inproc://cpp 2 >"$WORK/out"
 expect_line "$WORK/out" '^average over 2 ranks: 0\.5$'
 

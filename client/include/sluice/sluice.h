@@ -824,6 +824,135 @@ SLUICE_API sluice_status sluice_wait_pull(sluice_job* job, uint32_t layer, int32
 /* The layer's clocks. Never blocks. */
 SLUICE_API sluice_status sluice_get_clocks(sluice_job* job, uint32_t layer, sluice_clocks* clocks);
 
+/* ---- operations: jobs joined with sluice_join_operations() ----
+ *
+ * Such a job has no tensors and no steps. Its ranks make groups, any number of them overlapping,
+ * and the members of a group call operations, which may have any length up to 2^40 bytes and need
+ * no preparation:
+ *
+ *   sluice_join_operations(&options, &job);
+ *   sluice_make_group(job, "dp", ranks, count, &group);
+ *   sluice_all_reduce(group, gradient, gradient, elem_count, NULL, &ticket);
+ *   sluice_wait(group, ticket, SLUICE_FOREVER, NULL);
+ *
+ * All members of a group call the same operations in the same order; the order across groups is
+ * free. Operations in flight may end in any order: a small one does not wait for a big one, and a
+ * reduce-scatter, which fills uplinks, runs beside an all-gather, which fills downlinks. Sums are
+ * exact to the rounding of float32, and all members get the same bits; a sum of 16-bit elements is
+ * rounded once.
+ *
+ * An operation that was called always ends, for all members alike, with one of
+ *  - SLUICE_OK;
+ *  - SLUICE_TIMED_OUT: a rank has given it up (timeout_ms, sluice_cancel()). The text names that
+ *    rank, and those that had not called it. The group goes on: its next operation works;
+ *  - SLUICE_INVALID_ARGUMENT: two members have called different operations. The text has both, with
+ *    their ranks. The group is broken, and its later operations end so too;
+ *  - SLUICE_PEER_LOST: a member has left or was lost, and an operation lacks it. The group is
+ *    broken; groups without that rank go on;
+ *  - SLUICE_REFUSED: the group could not be made; SLUICE_EXHAUSTED: the job's memory at the
+ *    appliance has no room for its first operation of this kind;
+ *  - the job's failure, or SLUICE_CLOSED.
+ * After all but SLUICE_OK the output is unspecified. */
+
+/* A group of a job's ranks. Belongs to its job, and is valid until sluice_close(). */
+typedef struct sluice_group sluice_group;
+
+typedef enum sluice_reduction {
+  SLUICE_SUM = 0,
+  SLUICE_MEAN = 1 /* the sum / the number of members */
+} sluice_reduction;
+
+/* (P) The operation is over, as the status says; both buffers are the caller's again. Once for each
+ * operation that was called with it, at the latest when its job ends. It may run before the call
+ * that began the operation has returned, and may call further operations. */
+typedef void (*sluice_done_fn)(void* user, uint64_t ticket, sluice_status status);
+
+/* How an operation is carried out. NULL in its place: the defaults. Members must agree on dtype,
+ * wire and reduction. */
+typedef struct sluice_operation {
+  size_t struct_size;
+  int32_t dtype;       /* sluice_dtype of what is summed; default SLUICE_FLOAT32. Else ignored */
+  int32_t wire;        /* sluice_wire in which float32 that is summed travels, rounded to nearest;
+                          default SLUICE_WIRE_FLOAT32. SLUICE_WIRE_INT8 is refused */
+  int32_t reduction;   /* sluice_reduction; default SLUICE_SUM */
+  uint32_t priority;   /* 0 the most urgent, 255 the least; default 128. May differ between ranks */
+  int32_t timeout_ms;  /* then this rank gives it up, as by sluice_cancel(); default
+                          SLUICE_FOREVER */
+  sluice_done_fn done; /* default NULL */
+  void* user;          /* passed to it */
+} sluice_operation;
+
+/* Fills in the defaults. `operation->struct_size` must be set before the call. */
+SLUICE_API sluice_status sluice_operation_init(sluice_operation* operation);
+
+/* Joins a job of operations, otherwise as sluice_join(). Of the options all but averaging, wire,
+ * allow_nil, reproducible, trace_dir, policy, schedule, prune, store and device are used. Of these
+ * allow_nil and trace_dir are ignored and the others must keep their defaults; timeouts.restart_ms
+ * is ignored, since such a job ends with its appliance. No bcube:// address. The job takes
+ * sluice_broadcast() and sluice_barrier() of all its ranks; calls for tensors and steps fail with
+ * SLUICE_INVALID_ARGUMENT. */
+SLUICE_API sluice_status sluice_join_operations(const sluice_options* options, sluice_job** job);
+
+/* Makes a group of `count` ranks of the job, or takes part in the group that another rank has made:
+ * members agree by `name`, of 1 to 64 bytes, and must give the same ranks. `ranks` ascend, and this
+ * rank is one of them. Never blocks: operations may be called at once, and begin when the appliance
+ * has answered. The same name and ranks again: the same group. At most 256 groups a job, which
+ * share the job's memory at the appliance. Fails with SLUICE_INVALID_ARGUMENT. */
+SLUICE_API sluice_status sluice_make_group(sluice_job* job, const char* name, const uint32_t* ranks,
+                                           size_t count, sluice_group** group);
+
+/* This rank calls no more operations in the group: later calls fail with SLUICE_CLOSED. When all
+ * members have said so, its name and memory are free. Never blocks. Fails with SLUICE_BUSY while an
+ * operation of this rank is open. */
+SLUICE_API sluice_status sluice_leave_group(sluice_group* group);
+
+/* These begin an operation and return at once. *ticket, counted from 0 in each group, names it, in
+ * error texts too; it may be NULL where `operation` has a callback. Buffers are host memory,
+ * aligned for their elements, and belong to the library until the operation is over; inputs must
+ * not change meanwhile. Ranks are those of the job, parts are in the order of the group's ranks.
+ * Fail with SLUICE_INVALID_ARGUMENT, and with SLUICE_BUSY when 256 operations of the group are
+ * under way. */
+
+/* The sum of all inputs, to all. `input` may be `output`. */
+SLUICE_API sluice_status sluice_all_reduce(sluice_group* group, const void* input, void* output,
+                                           uint64_t elem_count, const sluice_operation* operation,
+                                           uint64_t* ticket);
+/* The same to `root` alone; elsewhere `output` may be NULL and is not written. */
+SLUICE_API sluice_status sluice_reduce(sluice_group* group, uint32_t root, const void* input,
+                                       void* output, uint64_t elem_count,
+                                       const sluice_operation* operation, uint64_t* ticket);
+/* Of the sum of all inputs a part of elem_count elements to each member: `input` has members *
+ * elem_count. `output` may be this rank's part of `input`. */
+SLUICE_API sluice_status sluice_reduce_scatter(sluice_group* group, const void* input, void* output,
+                                               uint64_t elem_count,
+                                               const sluice_operation* operation, uint64_t* ticket);
+/* The part of each member, `bytes` bytes, to all: `output` has members * bytes. `input` may be this
+ * rank's part of `output`. */
+SLUICE_API sluice_status sluice_all_gather(sluice_group* group, const void* input, void* output,
+                                           uint64_t bytes, const sluice_operation* operation,
+                                           uint64_t* ticket);
+/* `bytes` bytes at `buffer` from `root` to all. */
+SLUICE_API sluice_status sluice_group_broadcast(sluice_group* group, uint32_t root, void* buffer,
+                                                uint64_t bytes, const sluice_operation* operation,
+                                                uint64_t* ticket);
+/* Over once all members have called it. */
+SLUICE_API sluice_status sluice_group_barrier(sluice_group* group,
+                                              const sluice_operation* operation, uint64_t* ticket);
+
+/* Waits until the operation is over: then *done (unless NULL) is not 0, and the status is the
+ * operation's own, whoever asks and how often (of failures, of the group's newest 4,096). *done 0:
+ * the call's own timeout has passed (SLUICE_TIMED_OUT: the text says who has not called it, and by
+ * how many operations that rank is behind) or it was interrupted, and the operation goes on; or
+ * there is no such ticket (SLUICE_INVALID_ARGUMENT). */
+SLUICE_API sluice_status sluice_wait(sluice_group* group, uint64_t ticket, int32_t timeout_ms,
+                                     int32_t* done);
+/* As sluice_wait() with timeout 0, but SLUICE_OK with *done 0 while it goes on. Never blocks. */
+SLUICE_API sluice_status sluice_test(sluice_group* group, uint64_t ticket, int32_t* done);
+
+/* Gives the operation up for all members. It ends soon: completed, if every member had sent all
+ * that it needs, else with SLUICE_TIMED_OUT. Nothing happens when it is over. Never blocks. */
+SLUICE_API sluice_status sluice_cancel(sluice_group* group, uint64_t ticket);
+
 /* ---- waiting ---- */
 
 /* Waits until the last submission of `tensor` is done: SLUICE_OK at once when it is, or when there
@@ -922,6 +1051,10 @@ SLUICE_API sluice_status sluice_finish(sluice_job* job);
 /* Leaves the job because of an error on this side, so that the other ranks fail at once with this
  * rank's name instead of waiting. Otherwise as sluice_leave. */
 SLUICE_API sluice_status sluice_abort(sluice_job* job);
+
+/* Ends a job of any kind for all its ranks at once: their calls fail with SLUICE_PEER_LOST and a
+ * text that has this rank and `reason`, of which 256 bytes are used. Otherwise as sluice_leave. */
+SLUICE_API sluice_status sluice_abort_with(sluice_job* job, const char* reason);
 
 /* Ends the membership (as sluice_leave when nothing is in flight, else as sluice_abort), stops the
  * job's thread and frees it. Blocks for at most 1 s; a worker that sums for its neighbours (BCube,
