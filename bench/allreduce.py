@@ -95,13 +95,14 @@ class Side:
     """n ranks of one side in one lab, driven line by line."""
 
     script = "allreduce_worker.py"
+    python = report.PYTHON
 
     def __init__(self, lab, name, world_size, arguments, env):
         self.name = name
         self.seconds, self.busy, self.cpu_s = report.Samples(), report.Samples(), report.Samples()
         self.retransmissions = 0
         self.chunk_bytes = 0
-        command = [report.PYTHON, os.path.join(report.ROOT, "bench", self.script), name,
+        command = [self.python, os.path.join(report.ROOT, "bench", self.script), name,
                    *map(str, arguments)]
         self.ranks = [
             lab.popen(rank, command,

@@ -13,6 +13,7 @@ import allreduce
 import big
 import calls
 import client
+import collectives
 import cutoff
 import ddp_overlap
 import fairness
@@ -43,7 +44,8 @@ from papers.switch_priority import bench as switch_priority
 
 BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "big": big,
            "sfcd": sfcd, "cutoff": cutoff, "local": local, "latency": latency, "calls": calls,
-           "client": client, "allreduce": allreduce, "saina": saina,
+           "client": client, "allreduce": allreduce,
+           "collectives": collectives, "saina": saina,
            "straggler": straggler, "restart": restart, "queue": queues, "priority": priority,
            "fairness": fairness, "pipe": pipe,
            "prune": prune, "gpu": gpu, "store": store,
