@@ -24,15 +24,16 @@ configure_file(cmake/sluice.pc.in ${PROJECT_BINARY_DIR}/sluice.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/sluice.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
         COMPONENT client)
 
-# The client opens it at run time, when an address asks for vhost, and looks beside itself first.
+# The client opens it at run time, when an address asks for vhost. It is no library to link with, so
+# it is in a folder below the library's.
 if(TARGET sluice_dpdk_plugin)
   install(TARGETS sluice_dpdk_plugin
-          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/sluice COMPONENT client)
 endif()
 # Likewise, for gradients in device memory.
 if(TARGET sluice_cuda_plugin)
   install(TARGETS sluice_cuda_plugin
-          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/sluice COMPONENT client OPTIONAL)
 endif()
 
 # --- appliance
@@ -54,5 +55,4 @@ if(TARGET sluiced)
     endif()
     file(INSTALL \"${PROJECT_SOURCE_DIR}/config/appliance.toml\" DESTINATION \"\${etc}/sluice\")"
     COMPONENT appliance)
-  include(cmake/package.cmake)
 endif()

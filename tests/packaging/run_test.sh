@@ -34,7 +34,7 @@ export PATH=$WORK/bin:$PATH
 
 # --- help
 ./run >"$WORK/out"
-for command in demo test build bench swarm fuzz wheel test-torch2 fmt; do
+for command in demo test build bench swarm fuzz wheel package test-torch2 fmt; do
   expect_line "$WORK/out" "^  $command .*[a-z]"
 done
 status=0
