@@ -1,9 +1,9 @@
-"""What the ranks of DDP's process group settle among themselves before they join a job.
+"""What the ranks of DDP's process group agree on before they join a job.
 
-Rank 0 draws the run id: a launch needs no name of its own, and one that is started again under the
-same port or name is another run. The models of a process are numbered in the order of attach(),
-and ranks that attach two models of equal layout in different orders would sum their gradients
-crosswise; so ranks compare what they attach.
+Rank 0 draws the run id, so a launch needs no name of its own, and a run that is started again under
+the same port or name has another id. The models of a process are numbered in the order of attach().
+Ranks that attach two models of equal layout in different orders would add up gradients of different
+models; therefore the ranks compare descriptions of the models.
 """
 
 import datetime
@@ -24,7 +24,8 @@ _numbers = {}  # job name -> the number of this process's next model
 
 
 def job_name(given, group):
-    """Groups of some of the ranks join under names of their own: others may train likewise."""
+    """The name of the job. A group of some of the ranks has a hash of its ranks in the name,
+    because another group may train beside it."""
     name = _settings.job_name(given)
     ranks = global_ranks(group)
     if ranks == list(range(dist.get_world_size())):
@@ -45,7 +46,8 @@ def next_number(name):
 
 
 def place_of(group, device):
-    """Where collectives of the group take tensors; None where it has neither Gloo nor NCCL."""
+    """The device whose tensors the group's collectives take; None for a group with neither Gloo
+    nor NCCL."""
     if hasattr(dist, "get_backend_config"):  # torch 2: one for each kind of device
         backends = dict(part.split(":") for part in dist.get_backend_config(group).split(","))
     else:
@@ -57,7 +59,8 @@ def place_of(group, device):
 
 
 def _samples(named):
-    """Values that models which were initialised apart differ in, and replicas share."""
+    """Some values of the model. Replicas have equal values; models that were initialised apart
+    have different ones."""
     matrices = [p for _, p in named if p.dim() > 1] or [p for _, p in named]
     chosen = matrices[::-(-len(matrices) * 2 // _SAMPLES)]
     with torch.no_grad():
@@ -71,7 +74,7 @@ def _number_of(text):
 
 
 class _Offer:
-    """What a rank says of itself, as bytes and back."""
+    """The description that a rank gives of its model, and its encoding in bytes."""
 
     def __init__(self, data):
         self.run_id, self.number, *self.identity, text = struct.unpack(_FORMAT, data)
@@ -86,16 +89,20 @@ class _Offer:
                            _number_of(layout), *_samples(named), text.encode()[:_TEXT_BYTES])
 
     def agrees_with(self, other):
-        """Replicas on unlike devices may have come to differ in a last bit."""
+        """Whether two descriptions are of one model. Replicas on different devices may differ in
+        the last bit of a value."""
         mine, theirs = (torch.tensor(one.identity[2:]) for one in (self, other))
         return self.identity[:2] == other.identity[:2] and torch.allclose(
             mine, theirs, rtol=1e-2, atol=1e-6, equal_nan=True)
 
 
 def agree(group, place, name, module, named, timeout):
-    """(run id, number of this model), equal on all ranks of the group; a collective of them.
+    """Returns (run id, number of this model), equal on all ranks of the group.
 
-    Raises InvalidArgument on all ranks where they attach different models, PeerLost, TimedOut."""
+    A collective call; blocks until all ranks of the group have called it. Raises InvalidArgument on
+    all ranks when they attach different models, PeerLost when a rank has ended, TimedOut when a
+    rank does not come.
+    """
     data = _Offer.bytes_of(_run_ids.get(group) or _settings.drawn_run_id(), name, module, named)
     mine = torch.tensor(list(data), dtype=torch.uint8, device=place)
     found = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]

@@ -1,4 +1,4 @@
-"""`Attachment`: DDP's communication hook over a job. See sluice.torch, which makes it."""
+"""`Attachment`: DDP's communication hook over a job. sluice.torch.attach() makes it."""
 
 import threading
 import weakref
@@ -26,7 +26,8 @@ def hook(attachment: object, bucket: dist.GradBucket) -> torch.futures.Future[to
 
 
 def _failed_future(error):
-    """A future that DDP finds failed. set_exception() would not do: C++ sees only its value."""
+    """A future that DDP finds failed. set_exception() is not enough: C++ sees the value of a
+    future only."""
     def fail(_future):
         raise error
     start = torch.futures.Future()
@@ -35,8 +36,11 @@ def _failed_future(error):
 
 
 def _any_stranger(model, known):
-    """Whether some parameter needs a gradient whose id() is not in `known`. For every forward, so
-    without model.parameters() and a tensor's hash, which take several times as long."""
+    """Whether a parameter that needs a gradient is missing in `known`, a set of id()s.
+
+    Runs before every forward. model.parameters() and the hash of a tensor would take several times
+    as long, so it uses neither.
+    """
     seen, stack = {model}, [model]
     while stack:
         child = stack.pop()
@@ -52,9 +56,10 @@ def _any_stranger(model, known):
 
 
 class Attachment(StepEngine):
-    """A model's membership of a job; made by attach(). `job` is the sluice.Job underneath.
+    """A model's membership of a job; attach() makes it. `job` is the sluice.Job underneath.
 
-    `weight` may be changed between steps. Use from the thread that trains.
+    `weight` is the number of samples of this rank's batch; it may be changed between steps. Only
+    the thread that trains may use an Attachment.
     """
 
     def __init__(self, job, named, group, weight, device=None):
@@ -107,8 +112,8 @@ class Attachment(StepEngine):
         self._handles.append(ddp_model.register_forward_pre_hook(watch))
 
     def _watch_first_forward(self, module, is_traced):
-        """Learns in which order parameters are needed, unless hooks on modules would be traced:
-        those are compiled anew when the hooks go."""
+        """Notes the order in which the first forward needs the parameters. Compiled modules are
+        left out: torch.compile would trace the hooks, and compile again when they are removed."""
         if not (self._is_ordered or is_traced or compiled_modules(module)):
             self._order = ForwardOrder(module, self._indices)
         self._is_ordered = True
@@ -130,7 +135,7 @@ class Attachment(StepEngine):
         self.job.check()
 
     def _check_parameters(self, model):
-        """Raises when a parameter needs a gradient that nobody would average."""
+        """Raises when a parameter needs a gradient that the job does not average."""
         known, ignored = self._indices, self._ignored
         if _any_stranger(model, self._known):
             names = [f"{prefix}.{name}" if prefix else name
@@ -195,16 +200,16 @@ class Attachment(StepEngine):
             self.job.end_step()
 
     def _leaves(self, bucket):
-        """This _torch_buckets.Bucket is about to be submitted."""
+        """Called before a _torch_buckets.Bucket is submitted."""
 
     def _stream(self):
-        """Which of the device's streams makes the gradients; None: they are in the host's
-        memory."""
+        """The address of the CUDA stream that computes the gradients; None if they are in the
+        host's memory."""
         return None if self._device is None else self._device.stream()
 
     @unseen
     def _finish(self):
-        """At the end of backward, before DDP takes the buckets."""
+        """Runs at the end of backward, before DDP takes the buckets."""
         if self._failure is not None:
             raise self._failure
         if not self._pending:
@@ -224,7 +229,7 @@ class Attachment(StepEngine):
             future.set_result(buffer)
 
     def _end_backward(self):
-        """What DDP waits for before it goes on with the buckets."""
+        """Waits for the step, which DDP needs before it goes on with the buckets."""
         self.job.wait_step()
 
     def _finish_delayed(self):
@@ -243,15 +248,19 @@ class Attachment(StepEngine):
     # ---- for the user ----
 
     def stats(self):
-        """Counters of the job since attach(), as a dict; see sluice.Job.stats()."""
+        """The counters of the job since attach(), as a dict; see sluice.Job.stats()."""
         return self.job.stats()
 
     def set_priority(self, parameter, priority):
-        """Gives a parameter, or the one with this name, another place than the first forward has:
-        0 goes first, 255 last. Holds from the next backward on, until it is set again; may be
-        called at any time. Equal on all ranks, please: a sum is as late as its last contribution.
+        """Sets the priority of a parameter, given as the parameter or its name: 0 (most urgent)
+        to 255.
 
-        Raises InvalidArgument for parameters that are not in the job and for other numbers."""
+        By default priorities follow the order of the first forward. The priority holds from the
+        next backward until the next call for this parameter. Any time; does not block. Ranks should
+        set equal priorities, because a sum is complete with its last contribution.
+
+        Raises InvalidArgument for a parameter that is not in the job, and for other numbers.
+        """
         table = self._names if isinstance(parameter, str) else self._indices
         index = table.get(parameter)
         if index is None:
@@ -270,11 +279,13 @@ class Attachment(StepEngine):
         self._priorities = (*self._priorities[:index], priority, *self._priorities[index + 1:])
 
     def state_dict(self):
-        """What of this rank's gradients is not delivered yet, by parameter, with `prune_momentum`
-        its velocity behind that, and where pruning stands: a part of a checkpoint of each rank,
-        where `wire` is not 'float32' or `prune` not 'off' (else empty). With it a run that goes on
-        is bit for bit the one without the stop. Between two steps, after what an Overlap has still
-        to apply."""
+        """The part of this rank's gradients that is not delivered yet: residuals by parameter,
+        with `prune_momentum` a velocity behind each, and the state of pruning.
+
+        Save it in the checkpoint of each rank if `wire` is not 'float32' or `prune` is not 'off';
+        else it is empty. A run that loads it has the same bits as a run without the interruption.
+        Call it between two steps; an Overlap first applies its pending updates.
+        """
         if self._units is not None:
             self._units.update()
         residuals = {}
@@ -290,8 +301,8 @@ class Attachment(StepEngine):
         return residuals
 
     def load_state_dict(self, state):
-        """Takes up again what state_dict() gave, of the same rank, before the first backward: at
-        the rate and the scale of the loss that it had."""
+        """Restores what state_dict() of the same rank returned. Call it before the first
+        backward, with the learning rate and the loss scale of that time."""
         unknown = set(state) - set(self.job.rounded) - {_PRUNING}
         if unknown:
             raise errors.InvalidArgument(
@@ -307,47 +318,54 @@ class Attachment(StepEngine):
             self._units.forget()
 
     def follow(self, optimizer, scaler=None):
-        """Lets what `wire` and `prune` keep of gradients count for as much as it would have in its
-        own step when the learning rate, or the scale of the loss, has changed since.
+        """Keeps residuals worth the same when the learning rate or the loss scale changes.
 
         optimizer  one, or a list; overlap() and a Loop follow theirs by themselves. The rates of
-                   Adam and its kin are left out: they ignore the scale of gradients.
-        scaler     AMP's GradScaler, or whatever has its get_scale(). Looked at once a step, which
-                   waits for a GPU's forward where there is one.
+                   Adam and its kin are ignored, because these optimizers ignore the scale of
+                   gradients.
+        scaler     AMP's GradScaler, or an object with its get_scale(), or None. It is read once a
+                   step, which waits for the forward on a GPU.
 
-        Before each step's first gradient leaves, what is kept is multiplied by new unit / old one,
-        unit = scale / rate: a pass over it, only in steps where one has changed. A rate of 0 is
-        passed over. Does nothing without `wire` and `prune`. The last call holds; between steps.
-        Raises InvalidArgument."""
+        Before the first gradient of a step leaves, the residuals are multiplied by new unit / old
+        unit, where unit = scale / rate. This reads and writes all residuals, in steps in which a
+        unit has changed. A rate of 0 is skipped. Without `wire` and `prune` the call has no effect.
+        The last call holds; call it between steps. Raises InvalidArgument for other objects.
+        """
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
         units = Units(self.job, self._indices, optimizers, scaler)
         self._units = units if self.job.rounded else None
 
     def scale_residuals(self, factor):
-        """By hand, with new scale / old scale, where follow() knows no scaler: between steps, when
-        the scale of the loss has changed."""
+        """Multiplies all residuals by `factor`, new loss scale / old loss scale, where follow()
+        knows no scaler. Call it between steps, after the scale has changed."""
         if self._units is not None and self._units.scaler is not None:
             raise errors.InvalidArgument("scale_residuals(): follow() has the scaler and does this")
         self.job.scale_residuals(factor)
 
     def flush_residuals(self):
-        """Before the last backward, with `prune`: all that was left behind leaves with it. A
-        Loop.steps(total) does it. Where something stays, one line says so at a rank's end."""
+        """With `prune`: the next backward, which must be the last, sends all residuals.
+        Loop.steps(total) calls it. If a residual stays, one line of the log says so when the rank
+        ends.
+        """
         self.job.flush_residuals()
 
     def detach(self):
-        """Leaves the job in an orderly way, after the last backward. All ranks should, after the
-        same number of steps (else see finish()). The model stays usable: its gradients are
-        averaged by DDP's own all-reduce from now on. Blocks for about 1 s at most; may be called
-        more than once."""
+        """Leaves the job in order, after the last backward.
+
+        All ranks should call it after the same number of steps; else see finish(). Afterwards DDP's
+        own all-reduce averages the gradients of the model. Blocks for about 1 s at most; may be
+        called again.
+        """
         self._end(lambda: None)
 
     def finish(self):
-        """As detach(), where ranks are meant to end after different numbers of steps: the others
-        go on with the mean of those that remain. Without it a synchronous job fails with this
-        rank's name when another rank goes on, and so it does when a rank skips a batch. Needs a
-        model without buffers that DDP keeps the same on all ranks. On a solo_group() call
-        Loop.finish() first, which goes on applying the others' steps."""
+        """Leaves the job as detach() does, where ranks end after different numbers of steps.
+
+        The remaining ranks go on with the mean of their gradients. Without this call a synchronous
+        job fails with this rank's name when another rank goes on, and when a rank skips a batch.
+        The model must have no buffers that DDP broadcasts. On a solo_group() call Loop.finish()
+        first, which applies the other ranks' steps.
+        """
         self._end(self.job.finish)
 
     def _end(self, leave):

@@ -1,7 +1,8 @@
-"""DDP's buckets as a job takes them: what to submit of each, made once and handed over in one call.
+"""DDP's buckets as a job takes them.
 
-DDP gives the hook the same buckets in every backward, each over the same flat tensor. It makes new
-ones after the first backward, in the order in which gradients became ready.
+In every backward DDP gives the communication hook the same buckets, each over the same flat tensor.
+The arguments of a submission are computed once for each bucket and passed in one call. After the
+first backward DDP makes new buckets, in the order in which gradients became ready.
 """
 
 import ctypes
@@ -11,8 +12,8 @@ from sluice import _abi
 
 
 class Bucket:
-    """The tensors of one bucket over `buffer`: `indices` in the job, `addresses` of their
-    gradients, which become the averages in place."""
+    """The tensors of one bucket. `indices` are their indices in the job, `addresses` the
+    addresses of their gradients in `buffer`, which the averages replace."""
 
     def __init__(self, buffer, indices, addresses):
         self.buffer = weakref.ref(buffer)
@@ -25,8 +26,8 @@ class Bucket:
         self._said = None  # weight, priorities and stream in the submissions
 
     def submissions(self, weight, priorities, stream):
-        """An array for Job.submit_many(). `priorities`: a tuple by tensor index; `stream`: see
-        there."""
+        """The array that Job.submit_many() takes. `priorities` has one entry for each tensor
+        index; `stream` is the address of a CUDA stream, or None."""
         said = self._said
         if said is None or said[0] is not priorities or said[1:] != (weight, stream):
             self._said = priorities, weight, stream
@@ -37,14 +38,15 @@ class Bucket:
 
 
 class Buckets:
-    """Knows DDP's buckets again. `numbers`: id() of a parameter -> tensor index in the job."""
+    """The buckets that DDP has used so far. `numbers` maps the id() of a parameter to its tensor
+    index in the job."""
 
     def __init__(self, numbers):
         self._numbers = numbers
         self._known = {}  # DDP's index of a bucket -> Bucket
 
     def of(self, bucket, buffer):
-        """The Bucket of what DDP gives the hook. Of its parameters those that the job has."""
+        """The Bucket for a GradBucket of DDP. It holds the parameters that the job has."""
         known = self._known.get(bucket.index())
         if known is None or known.buffer() is not buffer:
             own = [(self._numbers[id(parameter)], gradient.data_ptr())

@@ -1,8 +1,8 @@
-"""Where a model's gradients lie: in the host's memory, or on one CUDA device.
+"""The memory that holds a model's gradients: the host's, or that of one CUDA device.
 
-Results come back into the device's memory before a wait for them returns, and nothing is put into
-its streams that waits for the network. The hook itself waits for nothing; attach() waits at the end
-of backward(), out of which errors come, overlap() before a layer's next forward.
+A wait returns after the results are in the device's memory; no stream of the device ever waits for
+the network. The communication hook does not block. attach() waits at the end of backward(), which
+raises errors; overlap() waits before the next forward of a layer.
 """
 
 import torch
@@ -18,7 +18,8 @@ class Device:
         self.index = device.index
 
     def stream(self):
-        """The address of what this thread gives its work to; read when a gradient is submitted."""
+        """The address of the CUDA stream that this thread gives its work to. It is read at each
+        submission."""
         return torch.cuda.current_stream(self._device).cuda_stream
 
     def future(self):
@@ -26,8 +27,11 @@ class Device:
 
 
 def device_of(named):
-    """The Device of all these (name, parameter); None: they are in the host's memory. Raises
-    InvalidArgument, with names, for several devices and for other kinds of them."""
+    """The Device of these (name, parameter) pairs; None if they are in the host's memory.
+
+    Raises InvalidArgument, with names, for parameters on several devices or on other kinds of
+    device.
+    """
     first = None
     for key, parameter in named:
         place = parameter.device
