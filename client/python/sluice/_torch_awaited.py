@@ -1,14 +1,14 @@
-"""Knowing when somebody looks at a gradient, or a parameter, whose average is still on its way. For
+"""Notices uses of a gradient or a parameter while its average is on its way. For
 `_torch_overlap`.
 
-An `AwaitedGradient` stands in a parameter's .grad from the end of backward until the average is
-there. Whoever reads or changes it by any function of torch makes its owner wait first, so nobody
-sees half a result: clipping, a gradient scaler, another optimizer, a print. Zeroing after
-optimizer.step() is the one change that need not wait: it is noted, and done when the step is.
+An `AwaitedGradient` is a parameter's .grad from the end of backward until the average has arrived.
+Any function of torch that reads or changes it first makes the owner wait. So clipping, a gradient
+scaler, another optimizer and a print see complete averages. Zeroing after optimizer.step() need not
+wait: the zeroing is noted, and done after the parameter's update.
 
-A parameter's class is `AwaitedParameter` from optimizer.step() until its own part of that step is
-done. So uses that come through no module (a list taken before the loop, the optimizer's groups,
-`.data`) wait in the same way: clipping, averages, norms, branches that begin late.
+A parameter has the class `AwaitedParameter` from optimizer.step() until its own update is done.
+Uses that go through no module (a list from before the loop, the optimizer's groups, `.data`) wait
+in the same way.
 """
 
 import copy
@@ -29,8 +29,10 @@ undispatched = getattr(torch._C, "DisableTorchFunctionSubclass", torch._C.Disabl
 
 
 class Awaited:
-    """One parameter's gradient between backward and the optimizer, step after step in one memory:
-    objects that are made anew in each step would cost as much as all else."""
+    """The state of one parameter's gradient between backward and the optimizer. The object is
+    used again in each step, because a new one would cost as much as the rest of the step's
+    bookkeeping.
+    """
 
     __slots__ = ("index", "owner", "values", "cover", "number", "shown", "group", "version",
                  "zeroed")
@@ -44,7 +46,7 @@ class Awaited:
         self.end()
 
     def cover_for(self, gradient):
-        """What .grad shows in the place of `gradient` from now on."""
+        """The tensor that .grad holds in the place of `gradient` from now on."""
         if gradient is not self.values:
             self.values, self.cover = gradient, gradient.as_subclass(AwaitedGradient)
             self.cover.entry = self
@@ -52,19 +54,19 @@ class Awaited:
         return self.cover
 
     def end(self):
-        """The average is here."""
+        """The average has arrived."""
         self.owner = None  # while it is on its way: has gradient_is_read()
         self.shown = None  # what .grad shows; None: no gradient in this step
         self.group = None  # that number once step() was called
         self.zeroed = False  # after the step the user wants zeros
 
     def postpone(self, parameter):
-        """step() was called, and this parameter's part of it is due."""
+        """step() was called, and this parameter's update is due."""
         self.group, self.version = self.number, parameter._version
         parameter.awaited, parameter.__class__ = self, AwaitedParameter
 
     def take_up(self, parameter, tensors):
-        """That part is done now."""
+        """The parameter's update is done now."""
         make_plain(parameter)
         if parameter._version != self.version:
             raise errors.InvalidArgument(
@@ -81,7 +83,7 @@ class Awaited:
 
 
 class InFlight(dict):
-    """Tensor index -> Awaited, of each gradient that is on its way."""
+    """Maps a tensor index to the Awaited of each gradient that is on its way."""
 
     def __init__(self, parameters):
         super().__init__()
@@ -90,14 +92,15 @@ class InFlight(dict):
         self._addresses = {}  # tensor index -> of its part of a bucket
 
     def submitted(self, bucket, owner):
-        """A _torch_buckets.Bucket leaves. `owner` has gradient_is_read(), parameter_is_used()."""
+        """Notes that a _torch_buckets.Bucket was submitted. `owner` has gradient_is_read() and
+        parameter_is_used()."""
         for index, address in zip(bucket.indices, bucket.addresses):
             entry = self[index] = self._entries[index]
             entry.owner = owner
             self._addresses[index] = address
 
     def cover(self):
-        """Lets each .grad show an AwaitedGradient."""
+        """Puts an AwaitedGradient into each .grad."""
         for index, entry in self.items():
             parameter = self._parameters[index]
             gradient = parameter.grad
@@ -111,8 +114,10 @@ class InFlight(dict):
             parameter.grad = entry.cover_for(gradient)
 
     def to_postpone(self, numbered, numbers):
-        """{id() of a parameter: entry} of those of the (parameter, number of its group) whose
-        gradient is on its way. `numbers`: id() of a parameter -> tensor index."""
+        """Returns {id() of a parameter: Awaited} for the parameters whose gradient is on its
+        way. `numbered` holds (parameter, number of its group); `numbers` maps the id() of a
+        parameter to its tensor index.
+        """
         found = {}
         for parameter, number in numbered:
             entry = self.get(numbers.get(id(parameter)))
@@ -123,7 +128,7 @@ class InFlight(dict):
         return found
 
     def zero(self, set_to_none):
-        """zero_grad() for those that are postponed; returns the id() of their parameters."""
+        """zero_grad() for parameters with a postponed update; returns the id() of each."""
         done = set()
         with undispatched():
             for index, entry in self.items():
@@ -138,14 +143,14 @@ class InFlight(dict):
         return done
 
     def give_back(self, entry):
-        """The gradient is the user's: the average, or zeros."""
+        """Puts the average, or zeros, into .grad again."""
         if entry.zeroed:
             entry.values.zero_()
         del self[entry.index]
         entry.end()
 
     def give_up(self):
-        """What is on its way is lost."""
+        """Drops all gradients that are on their way."""
         for index, entry in self.items():
             entry.end()
             make_plain(self._parameters[index])
@@ -154,7 +159,7 @@ class InFlight(dict):
 
 
 class AwaitedGradient(torch.Tensor):
-    """See above. `entry` says for which gradient it stands."""
+    """The tensor in .grad until the average has arrived. `entry` is its Awaited."""
 
     @classmethod
     @unseen
@@ -172,7 +177,8 @@ class AwaitedGradient(torch.Tensor):
 
 
 def _plain(value, awaited):
-    """`value` with the memory itself in the place of each AwaitedGradient, which is appended."""
+    """`value` with plain tensors in the place of AwaitedGradients, which are appended to
+    `awaited`."""
     if isinstance(value, AwaitedGradient):
         awaited.append(value.entry)
         return value.entry.values
@@ -182,7 +188,8 @@ def _plain(value, awaited):
 
 
 class AwaitedParameter(torch.nn.Parameter):
-    """See above. `awaited` is its Awaited, whose owner has parameter_is_used()."""
+    """A parameter with a postponed update. `awaited` is its Awaited, whose owner has
+    parameter_is_used()."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -200,7 +207,7 @@ class AwaitedParameter(torch.nn.Parameter):
 
 @unseen
 def _catch_up(value):
-    """Has the steps of all AwaitedParameters in `value` done; they are plain parameters then."""
+    """Has the updates of all AwaitedParameters in `value` done; then they are plain parameters."""
     if type(value) is AwaitedParameter:
         value.awaited.owner.parameter_is_used(value)
         make_plain(value)

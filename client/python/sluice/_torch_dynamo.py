@@ -1,9 +1,9 @@
-"""torch.compile: keeping out of its sight, and seeing it at work.
+"""Keeps hooks out of torch.compile's sight, and notices when torch.compile works.
 
-Its tracer, dynamo, follows calls into whatever Python a compiled function runs, hooks and our own
-dictionaries too. What it finds there it freezes, or repeats at the wrong time. So what it may come
-to is `unseen`, and what it would trace asks `is_tracing()` first. Without torch.compile (torch 1.x)
-all of this is nothing.
+Its tracer, dynamo, follows calls into all Python code that a compiled function runs, hooks and
+dictionaries of this package included. Values that it finds there are frozen, and calls are repeated
+at the wrong time. Functions that a trace may reach are therefore `unseen`, and callers of others
+ask is_tracing() first. Without torch.compile (torch 1.x) these functions do nothing.
 """
 
 import sys
@@ -17,19 +17,19 @@ is_tracing = getattr(_compiler, "is_compiling", lambda: False)
 
 
 def unseen(function):
-    """Decorator: called from compiled code, `function` and what it calls run as they stand."""
+    """Decorator: compiled code calls `function` as plain Python, with all that it calls."""
     return function if _compiler is None else _compiler.disable(function)
 
 
 def frames():
-    """How many functions dynamo has tried to compile so far in this process."""
+    """The number of functions that dynamo has tried to compile so far in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return 0 if utils is None else utils.counters["frames"]["total"]
 
 
 def compiled_call(module):
-    """(name of the attribute, callable) by which a call of `module` becomes one of compiled code;
-    None when its forward is plain Python."""
+    """(name of the attribute, callable) by which a call of `module` runs compiled code; None if
+    its forward is plain Python."""
     own = vars(module)
     if own.get("_compiled_call_impl") is not None:  # module.compile()
         return "_compiled_call_impl", own["_compiled_call_impl"]
@@ -43,7 +43,7 @@ def compiled_call(module):
 
 
 def compiled_modules(module):
-    """The outermost compiled modules inside of `module`, or itself."""
+    """The outermost compiled modules inside `module`, or `module` itself."""
     if compiled_call(module) is not None:
         return [module]
     return list(dict.fromkeys(
@@ -51,9 +51,11 @@ def compiled_modules(module):
 
 
 class CompiledCall:
-    """Stands in the place of a compiled module's call: before(), then the call, within around().
+    """Replaces the call of a compiled module: before(), then the call, within the context
+    around().
 
-    `frames` counts what all of these in this process have compiled, as dynamo counts it.
+    `frames` is the number of functions that all CompiledCalls of this process have compiled, as
+    dynamo counts them.
     """
 
     frames = 0
@@ -83,14 +85,14 @@ class CompiledCall:
 
 
 class Signs:
-    """Tells whether torch.compile was at work since this was made, but by a
-    CompiledCall."""
+    """Tells whether torch.compile has compiled anything since this object was made,
+    CompiledCalls left out."""
 
     def __init__(self):
         self._frames = frames() - CompiledCall.frames
 
     def any(self, module):
-        """In `module`'s children or anywhere in this process."""
+        """Whether it has, in `module`'s children or anywhere in this process."""
         if _compiler is None:
             return False
         if frames() - CompiledCall.frames != self._frames:

@@ -1,11 +1,11 @@
-"""`EarlyPushes`: a layer is pushed in the backward, as soon as its gradients are complete. For
+"""`EarlyPushes`: pushes a layer during backward, once its gradients are complete. For
 `_torch_stale`.
 
-What was pushed cannot be taken back, and until step() a loop may clip, scale or add to a gradient.
-So the first step is watched, with its pushes at step(): where it does any of that they stay there,
-with one line that says why. From the second step on they leave early, and a step that does what the
-first one did not is an error. A gradient is compared with what it was when it was complete, bit by
-bit: version counters do not see .data.
+A push cannot be taken back, and a loop may clip, scale or add to a gradient until step(). So pushes
+of the first step leave at step(), while its gradients are watched. If the loop changes one, all
+later pushes leave at step() too, and one line of the log says why. Otherwise layers leave early
+from the second step on, and a step that changes a gradient is an error. A complete gradient is
+compared with a copy bit by bit, because version counters do not count changes through .data.
 """
 
 import logging
@@ -28,9 +28,9 @@ def _same(gradient, copy):
 class EarlyPushes:
     """Hooks on the gradients of `layers`.
 
-    push(layer)   is called in the backward, when all of the layer's gradients are there.
-    reason        why pushes leave at step(); None while they leave in the backward.
-    count         layers that were pushed in a backward so far.
+    push(layer)   called during backward, when all gradients of the layer are complete.
+    reason        why pushes leave at step(); None while they leave during backward.
+    count         layers that were pushed during a backward so far.
     """
 
     def __init__(self, optimizer, layers, at_store, push):
@@ -92,7 +92,7 @@ class EarlyPushes:
             self._push(layer)
 
     def update(self, layer):
-        """The optimizer's step for the layer's parameters."""
+        """Runs the optimizer's step for the layer's parameters."""
         groups = self._optimizer.param_groups
         run_part(self._optimizer, [dict(groups[number], params=part)
                                    for number, part in layer.parts_in(groups).items()])
@@ -100,7 +100,8 @@ class EarlyPushes:
     # ---- step() ----
 
     def begin_step(self):
-        """Raises what cannot be mended any more. In the first step, decides about the others."""
+        """Raises InvalidArgument for a change that came after a push. In the first step it
+        decides whether later layers leave early."""
         if self._leaves:
             self._check()
         elif self.reason is None and any(any(layer.arrivals) for layer in self._layers):
@@ -116,7 +117,7 @@ class EarlyPushes:
             layer.arrivals = [0] * len(layer.parameters)
 
     def rest(self):
-        """A context in which the optimizer has the parameters that were not pushed."""
+        """A context in which the optimizer has only the parameters that were not pushed."""
         done = {parameter for layer in self._layers if layer.pushed
                 for parameter in layer.parameters}
         return only(self._optimizer, [
@@ -124,7 +125,7 @@ class EarlyPushes:
             for group in self._optimizer.param_groups])
 
     def _changed(self):
-        """Names of parameters whose gradients are not what they were when they were complete."""
+        """Names of parameters whose gradients have changed since they were complete."""
         return [name for layer in self._layers
                 for name, parameter, arrivals, copy in zip(
                     layer.names, layer.parameters, layer.arrivals, layer.gradients)

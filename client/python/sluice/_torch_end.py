@@ -1,8 +1,10 @@
-"""What the ranks of a solo_group() tell each other about the end of training, in every step.
+"""`End`: what the ranks of a solo_group() tell each other about the end of training, in every
+step.
 
-A small tensor of the job, averaged like the others, so that it costs no round trip: whether a rank
-has more data, and the `total` of its Loop.steps(), by which replicas would otherwise stop at
-different steps and wait for each other for ever. Each number is a mean over the ranks in the step.
+A small tensor of the job says whether a rank has more data, and the `total` of its Loop.steps().
+Replicas with different totals would stop at different steps and wait for each other. The tensor is
+averaged as all others are, so it costs no round trip. Each of its numbers is a mean over the ranks
+in the step.
 """
 
 import torch
@@ -27,7 +29,7 @@ def _shown(total):
 
 
 class End:
-    """The tensor of one rank: filled before a step, read after it."""
+    """The tensor of one rank. It is filled before a step and read after it."""
 
     def __init__(self, rank):
         self.values = torch.zeros(_ELEMS)
@@ -36,7 +38,7 @@ class End:
         self._told = False
 
     def tell(self, total):
-        """This rank's Loop.steps(total); from the next step on the others know."""
+        """Notes the total of this rank; the other ranks learn it from the next step on."""
         self._total, self._told = total, True
 
     def fill(self, finished):
@@ -55,8 +57,8 @@ class End:
         return self.values[_FINISHED].item() == 1.0
 
     def disagreement(self):
-        """Both totals in words when a rank in the step was given another one than this; else
-        None. Every rank in a step in which they differ sees that they do."""
+        """Both totals in words if a rank in the step has another total than this rank, else
+        None. All ranks of a step with different totals get a text."""
         told = self.values[_TOLD].item()
         if not self._told or told == 0:
             return None

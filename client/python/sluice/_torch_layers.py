@@ -1,5 +1,5 @@
-"""A model as StaleSynchronous sees it: its layers, whose parameters the appliance keeps, and its
-buffers, which stay each worker's own until somebody wants their mean.
+"""A model as StaleSynchronous sees it: layers, whose parameters the appliance keeps, and
+buffers, which each worker keeps until average_buffers() is called.
 """
 
 import torch
@@ -11,7 +11,7 @@ _UNITS = (torch.nn.MultiheadAttention,)
 
 
 class Layer:
-    """Its parameters, the copies that pulls write, and what is pushed."""
+    """The parameters of one layer, the copies into which pulls write, and the values of a push."""
 
     def __init__(self, index, name):
         self.index, self.name = index, name
@@ -26,8 +26,8 @@ class Layer:
         self.deltas = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
 
     def parts_in(self, groups):
-        """{number of a group of an optimizer: this layer's parameters in it}; found once, unless
-        groups grow."""
+        """{number of a group of an optimizer: parameters of this layer in it}; computed again
+        only when groups have grown."""
         sizes = [len(group["params"]) for group in groups]
         if sizes != self._sizes:
             own, self._sizes = set(self.parameters), sizes
@@ -43,8 +43,8 @@ class Layer:
 
 
 def layers_of(model):
-    """([Layer], {module: indices of the layers that it uses}). Tied parameters belong to the
-    earliest layer."""
+    """Returns ([Layer], {module: indices of the layers that it uses}). Tied parameters belong to
+    the first layer that has them."""
     layers, owner, users, inside = [], {}, {}, ()
     for name, module in model.named_modules():
         if inside and name.startswith(inside):
@@ -69,8 +69,8 @@ def layers_of(model):
 
 
 def _live(store, values, timeout):
-    """For each rank that is still there, in order, a copy of its `values`. That a broadcast has
-    lost its root all ranks see alike, so all get copies of the same ranks."""
+    """A copy of `values` for each live rank, in order. All ranks get copies of the same ranks,
+    because the appliance tells all of them alike that the root of a broadcast is lost."""
     for root in range(store.world_size):
         copy = values.clone()
         try:
@@ -82,7 +82,8 @@ def _live(store, values, timeout):
 
 
 def average(store, buffers, timeout):
-    """All floats travel at once, as doubles, and are added up in the order of ranks."""
+    """Replaces buffers by their mean over the live ranks. All floats travel in one message, as
+    float64, and are added in the order of ranks."""
     with torch.no_grad():
         floats = [buffer for buffer in buffers if buffer.is_floating_point()]
         if floats:

@@ -1,4 +1,4 @@
-"""Which models attach() takes, and why not the others."""
+"""Checks which models attach() accepts, with the reason and the remedy for the others."""
 
 import sys
 
@@ -11,8 +11,8 @@ _WRAP = "model = torch.nn.parallel.DistributedDataParallel(model)"
 
 
 def refuse_other_models(model, call):
-    """Raises InvalidArgument, with the remedy, unless DDP's reducer averages the model's gradients.
-    `call` begins the name of the call."""
+    """Raises InvalidArgument unless DDP's reducer averages the model's gradients. `call` is the
+    call that the text names."""
     why = _why_not(model)
     if why is not None:
         raise errors.InvalidArgument(f"{call}) {why}")

@@ -1,10 +1,10 @@
-"""In which order a model's first forward needs its parameters, and the priorities that follow."""
+"""The order in which a model's first forward needs its parameters, and the priorities from it."""
 
 PRIORITIES = 256
 
 
 def priorities_of(order, count):
-    """Tensor index -> priority: its place in `order`, squeezed into 0 .. 255."""
+    """Tensor index -> priority, 0 to 255: its place in `order`, scaled to that range."""
     table = [0] * count
     for place, index in enumerate(order):
         table[index] = place if count <= PRIORITIES else place * PRIORITIES // count
@@ -12,7 +12,7 @@ def priorities_of(order, count):
 
 
 class ForwardOrder:
-    """Sees in which order the first forward needs the parameters, then removes itself."""
+    """Notes the order in which the first forward calls modules, and then removes its hooks."""
 
     def __init__(self, module, indices):
         self._places = {}  # module -> how many were called before it
@@ -35,9 +35,11 @@ class ForwardOrder:
         self._places.setdefault(module, len(self._places))
 
     def finish(self, count):
-        """All tensor indices in the order of the calls of their modules; those of a module that
-        was never called when the next one around it was (nn.MultiheadAttention uses its child's
-        weight without calling it); then the others. Equal places: in registration order."""
+        """All tensor indices: first in the order in which their modules were called; a module
+        that was not called has the place of the module around it (nn.MultiheadAttention uses its
+        child's weight without a call); then all others. Parameters of equal place keep the order of
+        registration.
+        """
         for handle in self._handles:
             handle.remove()
         self._handles = []

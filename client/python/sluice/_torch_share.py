@@ -1,9 +1,8 @@
-"""How a step that k of n ranks are in counts k/n, so that one learning rate suits every k.
+"""Lets a step of k of n ranks count k/n, so that one learning rate suits every k.
 
-With late gradients that go into later steps (late="requeue") there are n/k as many steps. The
-averages carry the factor already (averaging="world"); optimizers that ignore the scale of gradients
-get the plain averages instead, and the factor in their rate. The momentum of SGD and of Adam makes
-up for the lateness besides.
+With requeued late gradients (late="requeue") a run has n/k as many steps. averaging="world" puts
+the factor into the averages. Optimizers that ignore the scale of gradients get plain averages, and
+the factor multiplies their rate. The momentum of SGD and of Adam also makes up for the lateness.
 """
 
 import contextlib
@@ -23,11 +22,11 @@ SHARES = ("gradient", "rate")
 
 
 def places(optimizers, share, averaging):
-    """For each optimizer where its factor stands: 'gradient', 'rate', 'momentum', which is in the
-    gradient and in what SGD makes of it, 'moments', which is in the rate and in what Adam makes of
-    the gradient, or, with None, nowhere.
+    """Where each optimizer's factor is applied: 'gradient'; 'rate'; 'momentum', in the gradient
+    and in SGD's step; 'moments', in the rate and in Adam's step; or None.
 
-    `share` is what the user chose, None for what suits; `averaging` what the job's outputs hold."""
+    `share` is the user's choice, None for the default; `averaging` the averaging of the job.
+    """
     if share is not None and share not in SHARES:
         raise errors.InvalidArgument(f"share={share!r}: must be one of {', '.join(SHARES)}")
     if share is None and averaging != "world":
@@ -37,7 +36,7 @@ def places(optimizers, share, averaging):
 
 
 def in_rate(place):
-    """Whether the optimizer takes plain averages."""
+    """Whether the optimizer takes plain averages, with the factor in its rate."""
     return place in ("rate", "moments")
 
 
@@ -52,7 +51,7 @@ def describe(optimizers, where):
 
 
 def ignores_scale(optimizer):
-    """Whether its updates are as large for c times the gradients."""
+    """Whether c times the gradient gives the same update."""
     return isinstance(optimizer, _IGNORE_SCALE)
 
 
@@ -62,7 +61,7 @@ def has_momentum(optimizer):
 
 
 def around(place, optimizer, share):
-    """The context for the step() of an optimizer whose factor stands at `place`."""
+    """The context for the optimizer's step() with its factor at `place`."""
     contexts = {"rate": scaled_rates, "momentum": caught_up, "moments": caught_up_moments}
     if share in (0, 1) or place not in contexts:  # 0: nobody had a gradient, there is none to scale
         return contextlib.nullcontext()
@@ -71,8 +70,8 @@ def around(place, optimizer, share):
 
 @contextlib.contextmanager
 def scaled_rates(optimizer, *shares):
-    """The optimizer's rates times `shares`, one for each group or one for all, within. Schedules
-    and state_dict() run outside."""
+    """A context in which the rates are multiplied by `shares`, one for each group or one for
+    all. Schedules and state_dict() run outside of it."""
     groups = optimizer.param_groups
     rates = [group["lr"] for group in groups]
     for group, rate, share in zip(groups, rates, shares * (len(groups) // len(shares))):
@@ -85,13 +84,16 @@ def scaled_rates(optimizer, *shares):
 
 
 def catching_up(momentum, share):
-    """(a, b): parameters move by the rate times a velocity + b gradient when a share is in a step.
+    """Returns (a, b): a parameter moves by rate * (a * velocity + b * gradient) in a step with
+    `share`.
 
-    What a gradient that came D steps late would have moved by momentum meanwhile, it moves at once,
-    and by so much less later: spike compensation (Kosson et al., 2021, "Pipelined Backpropagation
-    at Scale"), in the form in which D = 1 is Nesterov's momentum. Without that, late gradients take
-    away the damping, and rates that suit all ranks diverge. Each rank is in every n/k-th step, so
-    gradients are D = n/k - 1 steps late on average. The rate goes by sqrt(k/n) on top."""
+    A gradient that comes D steps late moves the parameter at once by what momentum would have added
+    in those steps, and by that much less later. This is spike compensation (Kosson et al., 2021,
+    "Pipelined Backpropagation at Scale"), in the form in which D = 1 is Nesterov's momentum.
+    Without it late gradients remove the damping, and rates that suit all ranks diverge. Each rank
+    is in every n/k-th step, so gradients are D = n/k - 1 steps late on average. The rate is
+    multiplied by sqrt(k/n) as well.
+    """
     late = 1 / share - 1
     ahead = late / (momentum + (1 - momentum) * late)
     slower = math.sqrt(share)
@@ -100,7 +102,7 @@ def catching_up(momentum, share):
 
 @contextlib.contextmanager
 def caught_up(optimizer, share):
-    """SGD's step within; groups with momentum move as catching_up() says."""
+    """A context for SGD's step: groups with momentum move as catching_up() says."""
     groups = optimizer.param_groups
     moves = [catching_up(group["momentum"], share) if group["momentum"] else (1.0, 0.0)
              for group in groups]
@@ -116,8 +118,8 @@ def caught_up(optimizer, share):
 
 @contextlib.contextmanager
 def caught_up_moments(optimizer, share):
-    """Adam's or AdamW's step within: at the rate times `share`, and as catching_up() says. Its
-    first moment is a velocity times 1 - beta1."""
+    """A context for the step of Adam or AdamW: the rate is multiplied by `share`, and parameters
+    move as catching_up() says. Adam's first moment is a velocity times 1 - beta1."""
     groups = optimizer.param_groups
     moves = [catching_up(group["betas"][0], share) for group in groups]
     with scaled_rates(optimizer, *(share * velocity for velocity, _ in moves)):

@@ -1,9 +1,8 @@
-"""What `wire` and `prune` keep of gradients, the residuals. For an Attachment.
+"""`Units`: keeps the residuals of `wire` and `prune` worth the same. For an Attachment.
 
-`Units` keeps them worth what they were when the scale of the loss or the learning rate changes. A
-residual is a part of a gradient that moves its parameter some steps later, by rate / scale of that
-later step. So it is multiplied by unit / unit of the step before, unit = scale / rate, before the
-next gradient is added. `to_be_told` says at a rank's end what is still kept.
+A residual is a part of a gradient that moves its parameter some steps later, by the rate / loss
+scale of that later step. Therefore it is multiplied by unit / unit of the step before, unit = scale
+/ rate, before the next gradient is added. `to_be_told` reports at a rank's end what is still kept.
 """
 import logging
 import sys
@@ -19,7 +18,8 @@ _log = logging.getLogger("sluice")
 
 class Units:
     def __init__(self, job, indices, optimizers, scaler):
-        """`indices`: parameter -> tensor index. `optimizers` and `scaler` are only looked at."""
+        """`indices` maps a parameter to its tensor index. `optimizers` and `scaler` are only
+        read."""
         for one in optimizers:
             if not hasattr(one, "param_groups"):
                 raise errors.InvalidArgument(
@@ -36,12 +36,12 @@ class Units:
         self.forget()
 
     def forget(self):
-        """What is kept is in the units of the next step."""
+        """The residuals have the units of the next step already."""
         self._scale = None  # of the last step; None: not known yet
         self._rates = {}  # (optimizer, group) -> that of the last step, where it was not 0
 
     def update(self):
-        """Between two steps, before gradients of the next one leave."""
+        """Multiplies residuals between two steps, before gradients of the next one leave."""
         scale = self._scale if self.scaler is None else self.scaler.get_scale() or self._scale
         # At a rate of 0 nothing is worth anything: what is kept waits for the next other one.
         rates = {(number, place): float(group.get("lr", 1)) or self._rates.get((number, place))
@@ -56,7 +56,7 @@ class Units:
         self._scale, self._rates = scale, rates
 
     def _multiply(self, scaled, slowed):
-        """All that is kept by `scaled`, and that of a group by its `slowed`."""
+        """Multiplies all residuals by `scaled`, and those of each group by its `slowed`."""
         by_tensor = {self._indices[p]: slowed.get((number, place), 1.0)
                      for number, one in enumerate(self._optimizers)
                      for place, group in enumerate(one.param_groups)
@@ -83,9 +83,11 @@ class Units:
 
 
 def to_be_told(owner, job):
-    """Returns a function that warns, once and at the latest when `owner` or the process ends, that
-    pruning still keeps a part of this rank's gradients: to deliver it takes a step, which the other
-    ranks may not take any more. Silent where the job has failed."""
+    """Returns a function that warns that pruning still keeps a part of this rank's gradients.
+
+    The function warns once, at the latest when `owner` or the process ends. Delivery of that part
+    takes one more step, which the other ranks may not take. A failed job gives no warning.
+    """
     return weakref.finalize(owner, _tell, job) if job.pruned else lambda: None
 
 

@@ -1,11 +1,11 @@
-"""Knowing when a forward needs a parameter, before it is read. For `_torch_overlap`.
+"""Notices that a forward needs a parameter, before the parameter is read. For `_torch_overlap`.
 
-Modules find their parameters in `module._parameters`. A `WatchedParameters` stands there and says
-each time that one is looked up, by whichever module: this also sees what pre-hooks on the owner
-would miss, such as F.linear(x, self.child.weight), state_dict() and model.parameters(). References
-that were taken earlier (nn.LSTM keeps such a list) do not come through there; `FirstForward` sees
-their use in the first forward, and they are asked for by module, or before the forward, from then
-on.
+Modules look their parameters up in `module._parameters`. `WatchedParameters` replaces that
+dictionary and reports each look-up, by whichever module. Pre-hooks on the owner would miss some,
+such as F.linear(x, self.child.weight), state_dict() and model.parameters(). Uses through a
+reference that was taken earlier (nn.LSTM keeps a list) make no look-up. `FirstForward` finds them
+in the first forward; later forwards wait for these parameters before their module, or before the
+forward begins.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _WRAPPERS = ("wrapper", "decorate_context")  # torch's, around its own functions
 
 
 class WatchedParameters(OrderedDict):
-    """A module's parameters by name; `need(parameter)` is called before one is handed out."""
+    """A module's parameters by name. It calls `need(parameter)` before it returns one."""
 
     def __init__(self, entries, need):
         super().__init__(entries)
@@ -66,12 +66,12 @@ class WatchedParameters(OrderedDict):
 
 
 def is_opaque(module):
-    """Whether the module's parameters are read by compiled code, which looks nothing up."""
+    """Whether compiled code, which makes no look-ups, reads the module's parameters."""
     return isinstance(module, torch.jit.ScriptModule) or compiled_call(module) is not None
 
 
 def why_not_watched(named):
-    """Why these (name, parameter) cannot be AwaitedParameters for a while; None when they can."""
+    """Why these (name, parameter) pairs cannot become AwaitedParameters; None if they can."""
     for name, p in named:
         if type(p) is not torch.nn.Parameter:
             return f"parameter '{name}' is a {type(p).__name__}, not an nn.Parameter"
@@ -83,9 +83,9 @@ def why_not_watched(named):
 class Watch:
     """Watches the parameters in `indices` ({parameter: index}) of `module` until remove().
 
-    need(parameter)   is called before a module hands one out.
-    enter(indices)    is called before a compiled module runs, which has these.
-    around()          a context for its run.
+    need(parameter)   is called before a module returns one.
+    enter(indices)    is called before a compiled module with these parameters runs.
+    around()          returns a context for that run.
     """
 
     def __init__(self, module, indices, need, enter, around):
@@ -129,10 +129,11 @@ class Watch:
 
 
 class FirstForward(TorchFunctionMode):
-    """Sees in which order a whole forward uses the parameters, and which without looking them up.
+    """Notes the order in which one forward uses the parameters, and which of them without a
+    look-up.
 
-    Entered around one forward, but for compiled modules in it; `announce` is told of the look-ups
-    meanwhile, `enter` of the modules that are called.
+    A context for one forward, compiled modules in it left out. `announce` receives the look-ups,
+    `enter` the modules that are called.
     """
 
     def __init__(self, indices, watch):
@@ -147,7 +148,7 @@ class FirstForward(TorchFunctionMode):
         self.running = False
 
     def watch_next(self, module):
-        """Is entered around the next forward of `module`."""
+        """Enters this context around the next forward of `module`."""
         own = module.__dict__.get("forward")
         if hasattr(own, "is_watched"):
             own = own.is_watched  # nobody came to the last one
@@ -179,7 +180,7 @@ class FirstForward(TorchFunctionMode):
 
     @contextlib.contextmanager
     def paused(self):
-        """Around what is not to be looked into."""
+        """A context in which nothing is noted."""
         if overrides._get_current_function_mode() is not self:
             yield
             return
@@ -211,14 +212,14 @@ class FirstForward(TorchFunctionMode):
             self.early[index] = None
 
     def finish(self, count):
-        """All tensor indices: those that a forward waits for at its start, the others that were
-        used, in that order, then those that were not."""
+        """All tensor indices: first those that a forward waits for at its start, then the other
+        used ones in their order, then the unused ones."""
         return list({**self.early, **self.order, **dict.fromkeys(range(count))})
 
 
 def caller(optimizer):
-    """Who looks at a gradient or a parameter, for the message: 'clip_grad_norm_ (train.py:31)'.
-    `optimizer` is the one that may."""
+    """The line of code that reads a gradient or a parameter, for a message: 'clip_grad_norm_
+    (train.py:31)'. Calls from `optimizer` are left out."""
     what = "a script"
     for frame, line in traceback.walk_stack(None):
         code = frame.f_code
