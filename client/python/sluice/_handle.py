@@ -80,9 +80,10 @@ class Handle:
     """A joined job in the C library. Any thread may call any method."""
 
     def __init__(self, library, options, tensors, alive, stats_file=None):
-        """Joins; blocks. `alive` is kept until the job is closed: memory that it may write to.
-        `stats_file` gets the counters as JSON when the job is closed."""
-        self._library = library
+        """Joins; blocks. `tensors`: of the layout; None: a job of operations. `alive` is kept
+        until the job is closed: memory that it may write to. `stats_file` gets the counters as JSON
+        when the job is closed."""
+        self.library = self._library = library
         self._condition = threading.Condition()
         self._calls = 0
         self._closing = False
@@ -91,11 +92,12 @@ class Handle:
         self._interrupted = _abi.InterruptedFn(
             lambda _user: int(threading.get_ident() in cancelled or None in cancelled))
         options.callbacks.interrupted = self._interrupted
-        joining = [True]  # later whoever waits asks what is missing
+        joining = [True]  # later whoever waits asks what is missing, of a step
         stalled = options.callbacks.on_stall = _abi.StallFn(
             lambda _user, text: joining and _log.warning("%s", text.decode("utf-8", "replace")))
         self._pointer = self._join(options, tensors)
-        joining.clear()
+        if tensors is not None:
+            joining.clear()
         self._finalizer = weakref.finalize(
             self, _close, library, self._pointer, stats_file, (alive, self._interrupted, stalled))
 
@@ -103,8 +105,9 @@ class Handle:
         pointer = ctypes.c_void_p()
 
         def call():
-            status = self._library.sluice_join(
-                ctypes.byref(options), tensors, len(tensors), ctypes.byref(pointer))
+            layout = () if tensors is None else (tensors, len(tensors))
+            join = getattr(self._library, "sluice_join" if layout else "sluice_join_operations")
+            status = join(ctypes.byref(options), *layout, ctypes.byref(pointer))
             return status, "" if status == _abi.OK else self._last_error(None)
 
         try:
@@ -121,13 +124,18 @@ class Handle:
         return (self._library.sluice_last_error(pointer) or b"").decode("utf-8", "replace")
 
     def _call(self, name, *arguments):
-        """(status, error text) of a function of the library. close() waits until it is over."""
+        """(status, error text) of a function of the job."""
+        return self.call_on(self._pointer, name, *arguments)
+
+    def call_on(self, pointer, name, *arguments):
+        """(status, error text) of a function of the job's object at `pointer`. close() waits until
+        it is over."""
         with self._condition:
             if self._closing:
                 return errors.Closed.status, "the job has been closed in this process"
             self._calls += 1
         try:
-            status = getattr(self._library, name)(self._pointer, *arguments)
+            status = getattr(self._library, name)(pointer, *arguments)
             return status, "" if status == _abi.OK else self._last_error(self._pointer)
         finally:
             with self._condition:

@@ -15,8 +15,8 @@ class Member:
     """What Job and Store have in common."""
 
     def __init__(self, tensors, address, options, **store):
-        """Joins. `tensors`: _values.Tensor; `options`: sluice.Options; `store`: the fields of
-        sluice_store_options."""
+        """Joins. `tensors`: _values.Tensor, None for a job of operations; `options`:
+        sluice.Options; `store`: the fields of sluice_store_options."""
         self._library = library = _library.load()
         self.rank = _settings.rank(options.rank, address)
         self.world_size = _settings.world_size(options.world_size, address)
@@ -37,6 +37,8 @@ class Member:
         _page.show(self, page)
 
     def _structs(self):
+        if self.tensors is None:
+            return None
         structs = (_abi.Tensor * len(self.tensors))()
         for struct, spec in zip(structs, self.tensors):
             struct.struct_size = ctypes.sizeof(_abi.Tensor)

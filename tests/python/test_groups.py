@@ -1,0 +1,174 @@
+"""`Session` and `Group` over an appliance inside this process: one thread a rank."""
+
+import array
+import threading
+
+import pytest
+from inproc import address, on_threads  # noqa: F401 - a fixture
+
+import sluice
+
+numpy = pytest.importorskip("numpy")
+pytestmark = pytest.mark.usefixtures("library")
+
+
+def on_all_ranks(work, count, address):  # noqa: F811
+    def rank_main(rank):
+        with sluice.Session(address, rank=rank, world_size=count, run_id=1) as session:
+            return work(session)
+    return on_threads(rank_main, count)
+
+
+def everybody(session):
+    return session.group("all", range(session.world_size))
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, 100_000])
+def test_sums_and_means_of_any_length_are_exact(address, count):  # noqa: F811
+    def work(session):
+        group = everybody(session)
+        data = numpy.arange(count, dtype="float32") + session.rank
+        mean = numpy.zeros_like(data)
+        tickets = [group.all_reduce(data, mean, average=True), group.all_reduce(data)]
+        for ticket in reversed(tickets):
+            ticket.wait(60)
+        base = numpy.arange(count, dtype="float32")
+        return (mean == base + 1).all() and (data == 3 * base + 3).all() and group.open() == []
+    assert on_all_ranks(work, 3, address) == [True] * 3
+
+
+def test_every_kind_of_operation_has_the_right_values(address):  # noqa: F811
+    def work(session):
+        group, rank = everybody(session), session.rank
+        part, whole = numpy.zeros(5, "float32"), numpy.arange(15, dtype="float32") + rank
+        total = numpy.full(4, rank, "float16")
+        gathered = bytearray(3 * 8)
+        word = bytearray(b"rank %d" % rank)
+        for ticket in (group.reduce_scatter(whole, part), group.reduce(1, total),
+                       group.all_gather(array.array("d", [rank]), gathered),
+                       group.broadcast(2, word), group.barrier()):
+            ticket.wait(60)
+            assert ticket.done() and ticket.error is None
+        base = numpy.arange(5 * rank, 5 * rank + 5, dtype="float32")
+        return ((part == 3 * base + 3).all() and (rank != 1 or (total == 3).all())
+                and list(array.array("d", bytes(gathered))) == [0, 1, 2] and word == b"rank 2")
+    assert on_all_ranks(work, 3, address) == [True] * 3
+
+
+def test_groups_of_some_ranks_are_used_in_any_order(address):  # noqa: F811
+    pairs = [(0, 1), (1, 2), (0, 2)]
+
+    def work(session):
+        mine = [pair for pair in pairs if session.rank in pair]
+        mine = mine[::-1] if session.rank == 1 else mine
+        groups = [session.group(str(pair), pair) for pair in mine]
+        data = [numpy.full(5000, session.rank, "float32") for _ in mine]
+        for ticket in [group.all_reduce(one) for group, one in zip(groups, data)]:
+            ticket.wait(60)
+        return all((one == sum(pair)).all() for one, pair in zip(data, mine))
+    assert on_all_ranks(work, 3, address) == [True] * 3
+
+
+def test_a_function_is_called_when_an_operation_is_over(address):  # noqa: F811
+    def work(session):
+        group, over = everybody(session), [threading.Event() for _ in range(20)]
+        for event in over:
+            group.all_reduce(numpy.ones(100, "float32")).on_done(event.set)
+        return all(event.wait(60) for event in over)
+    assert on_all_ranks(work, 2, address) == [True] * 2
+
+
+def test_a_wait_names_the_operation_which_goes_on(address):  # noqa: F811
+    called = threading.Event()
+
+    def work(session):
+        group = everybody(session)
+        data = numpy.ones(10, "float32")
+        if session.rank == 1:
+            called.wait(60)
+            group.all_reduce(data).wait(60)
+            return ""
+        ticket = group.all_reduce(data)
+        with pytest.raises(sluice.TimedOut) as caught:
+            ticket.wait(0.05)
+        assert not ticket.done()
+        called.set()
+        ticket.wait(60)
+        return str(caught.value)
+    assert "all_reduce of 10 float32" in on_all_ranks(work, 2, address)[0]
+
+
+def test_a_timeout_of_the_operation_ends_it_and_the_group_goes_on(address):  # noqa: F811
+    tried = threading.Event()
+
+    def work(session):
+        group = everybody(session)
+        if session.rank == 0:
+            with pytest.raises(sluice.TimedOut, match="rank 1"):
+                group.all_reduce(numpy.ones(3, "float32"), timeout=0.05).wait(60)
+            tried.set()
+        else:
+            tried.wait(60)
+            with pytest.raises(sluice.TimedOut):
+                group.all_reduce(numpy.ones(3, "float32")).wait(60)
+        data = numpy.ones(3, "float32")
+        group.all_reduce(data).wait(60)
+        return data.tolist()
+    assert on_all_ranks(work, 2, address) == [[2, 2, 2]] * 2
+
+
+def test_different_operations_are_described_with_their_ranks(address):  # noqa: F811
+    def work(session):
+        group = everybody(session)
+        data = numpy.ones(8, "float32")
+        ticket = group.all_reduce(data) if session.rank else group.broadcast(0, data)
+        with pytest.raises(sluice.InvalidArgument) as caught:
+            ticket.wait(60)
+        return str(caught.value)
+    for text in on_all_ranks(work, 2, address):
+        assert all(word in text for word in ("all_reduce", "broadcast", "rank 0", "rank 1")), text
+
+
+def test_closing_ends_what_is_under_way(address):  # noqa: F811
+    ended = []
+
+    def work(session):
+        if session.rank == 0:
+            group = everybody(session)
+            ticket = group.all_reduce(numpy.ones(3, "float32"))
+            ticket.on_done(lambda: ended.append(type(ticket.error)))
+            session.close()
+            with pytest.raises(sluice.Closed):
+                group.barrier()
+        return True
+    on_all_ranks(work, 2, address)
+    assert ended == [sluice.Closed]
+
+
+def test_an_abort_tells_every_rank_the_reason(address):  # noqa: F811
+    def work(session):
+        group = everybody(session)
+        if session.rank == 0:
+            session.abort("out of coffee")
+            return "out of coffee"
+        with pytest.raises(sluice.PeerLost) as caught:
+            group.all_reduce(numpy.ones(3, "float32")).wait(60)
+        return str(caught.value)
+    for text in on_all_ranks(work, 2, address):
+        assert "out of coffee" in text
+
+
+def test_arrays_that_do_not_fit_are_refused_by_name(address):  # noqa: F811
+    def work(session):
+        group = everybody(session)
+        with pytest.raises(sluice.InvalidArgument, match="dtype"):
+            group.all_reduce(1234)
+        with pytest.raises(sluice.InvalidArgument, match="elements"):
+            group.reduce_scatter(numpy.ones(3, "float32"), numpy.ones(2, "float32"))
+        with pytest.raises(sluice.InvalidArgument, match="bytes"):
+            group.all_gather(bytearray(2), bytearray(3))
+        group.leave()
+        with pytest.raises(sluice.Closed):
+            group.barrier()
+        return True
+    assert on_all_ranks(work, 2, address) == [True] * 2
