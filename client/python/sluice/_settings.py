@@ -26,6 +26,8 @@
 | SLUICE_TRACE          | folder for a Chrome trace of each rank; read by the library itself |
 | SLUICE_REPRODUCIBLE   | 1: sums in the order of ranks; read by the library itself |
 | SLUICE_DISABLE        | 1: sluice.torch.attach() does nothing |
+| SLUICE_COLLECTIVES    | of the backend 'sluice': auto (default); gloo: over Gloo, as it does |
+|                       | under SLUICE_DISABLE=1 too; box: what the box does not do is refused |
 | SLUICE_STATS          | file for the job's counters (JSON) when it ends; '{rank}' is replaced |
 | SLUICE_METRICS        | HOST:PORT of this worker's page of metrics, for `top` and Prometheus; |
 |                       | LOCAL_RANK is added to the port |
@@ -196,6 +198,16 @@ def disabled(env=os.environ):
         raise errors.InvalidArgument(
             f"SLUICE_DISABLE={text!r} in the environment: must be 1, to train without Sluice, or 0")
     return text == "1"
+
+
+def collectives(env=os.environ):
+    """Which way the operations of the backend 'sluice' go: 'auto', 'box' or 'gloo'."""
+    text = env.get("SLUICE_COLLECTIVES") or "auto"
+    if text not in ("auto", "box", "gloo"):
+        raise errors.InvalidArgument(
+            f"SLUICE_COLLECTIVES={text!r} in the environment: must be 'box', which refuses what "
+            "the box does not do, 'gloo', for everything over Gloo, or 'auto'")
+    return "gloo" if disabled(env) else text
 
 
 def metrics(env=os.environ):

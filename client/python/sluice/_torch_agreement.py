@@ -46,14 +46,14 @@ def next_number(name):
 
 
 def place_of(group, device):
-    """The device whose tensors the group's collectives take; None for a group with neither Gloo
-    nor NCCL."""
+    """The device whose tensors the group's collectives take; None for a group with none of Gloo,
+    the backend sluice and NCCL."""
     if hasattr(dist, "get_backend_config"):  # torch 2: one for each kind of device
         backends = dict(part.split(":") for part in dist.get_backend_config(group).split(","))
     else:
-        backends = {"gloo": {"cpu": "gloo"}, "nccl": {"cuda": "nccl"}}.get(
-            dist.get_backend(group), {})
-    if backends.get("cpu") == "gloo":
+        backends = {"gloo": {"cpu": "gloo"}, "sluice": {"cpu": "sluice"},
+                    "nccl": {"cuda": "nccl"}}.get(dist.get_backend(group), {})
+    if backends.get("cpu") in ("gloo", "sluice"):
         return torch.device("cpu")
     return device if backends.get(device.type, "").startswith("nccl") else None
 

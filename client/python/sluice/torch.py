@@ -43,7 +43,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sluice import _settings, errors
+from sluice import _settings, _torch_backend, errors
 from sluice._options import checked_timeout
 from sluice._torch_agreement import agree, job_name, next_number, place_of
 from sluice._torch_models import refuse_other_models, refuse_sparse
@@ -61,6 +61,7 @@ __all__ = ["Attachment", "Disabled", "Loop", "Overlap", "SoloAttachment", "Stale
            "attach", "overlap", "solo_group"]
 
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_torch_backend.register()
 _attached = weakref.WeakSet()  # models; a copy of one is not attached
 
 

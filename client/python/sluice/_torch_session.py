@@ -1,0 +1,105 @@
+"""Which session with the appliance a process group's operations go through.
+
+Where the default group is of this backend, one session of all ranks serves it and every group
+beside it. Where it is not, nobody knows whether the other ranks will make a group of this backend,
+so each set of ranks has a session of its own. A session ends with the last of its groups.
+"""
+
+import hashlib
+import os
+import threading
+
+from sluice import _settings, errors
+from sluice.groups import Session
+
+_MOST_NAME_BYTES = 64  # of a group's name
+_WORLD = "world"
+_lock = threading.Lock()
+_open = {}  # _WORLD, or the ranks' numbers in the world -> Shared
+
+
+class Shared:
+    """A session and how many process groups use it."""
+
+    def __init__(self, session, place):
+        self.session, self._place, self._users = session, place, 0
+
+    def group(self, name, ranks):
+        """A group of these ranks of the session; another user of it."""
+        made = self.session.group(_short(name), ranks)
+        with _lock:
+            self._users += 1
+        return made
+
+    def is_of(self, group):
+        """Whether the session has no ranks but those of `group`."""
+        return len(group.ranks) == self.session.world_size
+
+    def release(self):
+        """One user less. Closes the session after the last; blocks for at most about 1 s."""
+        with _lock:
+            self._users -= 1
+            if self._users or _open.get(self._place) is not self:
+                return
+            del _open[self._place]
+        self.session.close()
+
+    def forget(self):
+        """Lets later groups have a session of their own: this one has been aborted."""
+        with _lock:
+            if _open.get(self._place) is self:
+                del _open[self._place]
+
+
+def joined(store, name, rank, size, ranks, world_rank, timeout):
+    """(Shared, group) for the process group `name` of the world's `ranks`, [] for the default
+    group; `rank` in it of `size`. Blocks until its ranks have joined, where no session serves it
+    yet. Raises what sluice.Session raises."""
+    place = tuple(ranks) or _WORLD
+    with _lock:
+        world = _open.get(_WORLD)
+        if ranks and world is not None:
+            shared, members = world, ranks
+        else:
+            shared, members = _open.get(place) if ranks else None, range(size)
+    if shared is None:
+        if world is not None:  # torch 1.13 tells nobody that a group was destroyed
+            world.forget()
+            world.session.close()
+        shared = Shared(_join(store, rank, size, ranks, world_rank, timeout), place)
+        with _lock:
+            _open[place] = shared
+    return shared, shared.group(name, members)
+
+
+def _join(store, rank, size, ranks, world_rank, timeout):
+    _settings.check_inproc(os.environ.get("SLUICE_ADDRESS", ""), size, "the process group")
+    name = f"{_settings.job_name(None)}.groups"
+    if ranks:
+        name += f".{_digest(repr(list(ranks)))[:8]}"
+    address = _settings.address(None, world_rank)
+    seconds = min(max(timeout.total_seconds(), 1.0), 86_400.0)
+    return Session(address, job=name, rank=rank, world_size=size, run_id=_run_id(store, rank),
+                   local_address=_settings.local_address(None, world_rank), join_timeout=seconds)
+
+
+def _run_id(store, rank):
+    """What rank 0 draws. A store may outlive a process group, and then has an older answer: ranks
+    count their questions, and make the same groups in the same order."""
+    number = store.add(f"sluice/{rank}", 1)
+    key = f"sluice/run/{number}"
+    if rank == 0:
+        store.set(key, str(_settings.drawn_run_id()))
+    try:
+        return int(store.get(key))
+    except RuntimeError as error:
+        raise errors.TimedOut(f"rank 0 of the process group did not tell the run id through the "
+                              f"store: it has not come ({error})") from None
+
+
+def _short(name):
+    return name if len(name.encode()) <= _MOST_NAME_BYTES else _digest(name)
+
+
+def _digest(text):
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
