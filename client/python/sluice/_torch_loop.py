@@ -1,6 +1,6 @@
 """`Loop`: trains a model so that all replicas apply every step's average once and in order.
 
-What a step is for this rank is decided between steps only: apply one that it has missed, fetch
+Between two steps the loop decides what this rank does next: apply a step that it has missed, fetch
 another rank's state, give its own, or compute a gradient.
 """
 
@@ -123,14 +123,19 @@ class Loop:
     # ---- for the user ----
 
     def steps(self, total=None):
-        """Yields the number of each step that this rank is to compute, until `total` steps are
-        applied on this replica, by whomever they were computed. Then finish() is called. With
-        `prune`, all that was left behind leaves with this rank's gradient for the last one.
+        """Yields the number of each step that this rank is to compute, from 1, and then calls
+        finish().
 
-        `total` must be equal on all ranks, or all of them raise InvalidArgument after the first
-        step and before they apply it. None: until the caller leaves the loop, for example
-        because its data is used up, and calls finish(). Epochs belong inside of one loop: after
-        finish() this raises InvalidArgument."""
+        total  steps to apply on this replica, whoever computed them; equal on all ranks. None:
+               until the caller leaves the loop, for example at the end of its data, and calls
+               finish().
+
+        A missed step is applied without a pass of the body, so numbers may be skipped. With `prune`
+        the gradient for the last step takes all residuals along. Epochs belong inside one loop.
+
+        Blocks in between. Raises InvalidArgument after finish(), and on all ranks, before the first
+        step is applied, when they were given different totals.
+        """
         if self._closed:
             raise errors.InvalidArgument(
                 f"the training was finished after step {self.applied}: run all epochs in one loop, "
@@ -156,9 +161,10 @@ class Loop:
         self.finish()
 
     def update(self):
-        """Completes the step: waits for it if the body ran no backward, and applies it. steps()
-        does it after the body; call it inside to look at the result there, but nothing of the
-        step may follow."""
+        """Completes the step now: waits for it, if the body ran no backward, and applies it.
+        steps() calls it after each body. A body may call it to read the result; then no part of the
+        step may follow.
+        """
         if not self._due:
             return
         self._in_body = self._attachment.accepting = False
@@ -167,13 +173,14 @@ class Loop:
         self._apply()
 
     def finish(self):
-        """Ends the training: this rank has no more data. To be called on every rank, instead of
-        DDP's join(); steps(total) does it.
+        """Ends the training of this rank, which has no more data. All ranks call it, instead of
+        DDP's join(); steps(total) calls it.
 
-        Goes on applying the steps of the ranks that still have data, until the first step all of
-        whose contributors had none, or until `total`; so all replicas end with the same step. Then
-        waits until all live ranks are there, and gives its state to those that need it. Blocks; may
-        be called more than once. Leave with attachment.detach(), or by ending the process."""
+        The rank goes on applying steps of ranks that still have data, up to `total` or the first
+        step to which no rank contributed. So all replicas end with the same step. Then it waits for
+        all live ranks, and gives its state to those that need one. Blocks until then; may be called
+        again. detach() or the end of the process then leaves the job.
+        """
         if self._closed or not self._solo:
             return
         self.update()
@@ -213,13 +220,13 @@ class Loop:
         return False
 
     def _apply(self):
-        """Puts the submitted step's result into this replica, or the state that came instead."""
+        """Applies the submitted step's result to this replica, or the state that came instead."""
         self._due = False
         while self._turn() not in ("apply", "load"):
             pass
 
     def _turn(self):
-        """Does what this rank has to do next, but for computing a gradient; says what it was."""
+        """Does what this rank has to do next, except computing a gradient; returns what it was."""
         attachment = self._attachment
         turn = attachment.job.next_turn()
         if turn.kind == "catch_up":
@@ -246,8 +253,8 @@ class Loop:
         self.applied += 1
 
     def _guard(self, optimizer, place):
-        """Makes a step() in the body an error: steps that this rank missed would not have it. The
-        others run with k/n at `place`."""
+        """Makes step() in the body an error, because missed steps would not have it. Elsewhere
+        step() runs with k/n at `place`."""
         original = optimizer.step
 
         def step(_self, *arguments, **options):
@@ -271,8 +278,8 @@ class Loop:
                 "extra": [one.state_dict() for one in self._extra]}
 
     def serve(self):
-        """Gives this rank's state to a peer that wants it. Called between steps, and while this
-        rank waits for one: until it is applied, the state is that of the step before."""
+        """Gives this rank's state to a peer that needs it. Runs between steps, and while this
+        rank waits for a step; the state is then that of the step before."""
         job = self._attachment.job
         if job.state_wanted() is None:
             return
@@ -284,7 +291,7 @@ class Loop:
                 raise
 
     def _load(self, state):
-        """Another rank's state, as Job.next_turn() has given it."""
+        """Applies another rank's state, which Job.next_turn() returned."""
         attachment = self._attachment
         tree = _torch_state.decode(state.data)
         if tree["applied"] != state.step:
@@ -305,8 +312,8 @@ class Loop:
         self.resyncs += 1
 
     def _close(self):
-        """Waits until all live ranks are at the end, at the service of those that are not. Twice:
-        a rank that came back while the first round was open takes part from the second."""
+        """Waits until all live ranks are at the end, and gives states meanwhile. It waits twice:
+        a rank that came back during the first wait takes part in the second."""
         outcome = []
 
         def meet():

@@ -1,17 +1,17 @@
 """`Overlap`: the next forward starts while gradients are still on their way. See sluice.torch.
 
-A step's gradients in order of time. backward: the hook submits them and completes DDP's futures at
-once, so backward does not wait; each .grad becomes an `AwaitedGradient`. optimizer.step(): notes
-the hyper-parameters of all groups, and that these parameters are due. Next forward: just before a
-layer's parameters are handed out (`_torch_watch`) this waits for their averages, which come into
-DDP's buckets in place, and runs the user's optimizer on these parameters, and on those of the next
-layers whose averages are here too, with the noted hyper-parameters. When the forward ends nothing
-is left in flight.
+A step in order of time. During backward the hook submits gradients and completes DDP's futures at
+once, so backward does not wait; each .grad becomes an `AwaitedGradient`. optimizer.step() notes the
+hyper-parameters of all groups, and that the parameters have an update due. In the next forward,
+just before a layer's parameters are read (`_torch_watch`), Overlap waits for their averages, which
+arrive in DDP's buckets. Then it runs the user's optimizer with the noted hyper-parameters on these
+parameters, and on those of the next layers whose averages have arrived too. At the end of the
+forward no gradient is on its way.
 
-The first step is done as by `Attachment`: its forward is measured, and DDP moves its buckets at the
-start of the next one (with a static graph, one step later). Whatever looks at a gradient, a
-parameter or the optimizer's state meanwhile makes this wait and catch up first, so the order of
-things is as in a plain loop wherever one looks.
+The first step is the one of `Attachment`: its forward is measured, and DDP moves its buckets at the
+start of the next forward (with a static graph, one step later). A use of a gradient, a parameter or
+the optimizer's state in between first waits and catches up. So each use sees what it would see in a
+plain loop.
 """
 
 import atexit
@@ -38,10 +38,11 @@ _COMPILED = ("torch.compile is at work since overlap() was called (compile the b
 
 
 class Overlap(Attachment):
-    """What overlap() returns: an Attachment that runs `optimizer` layer by layer in the forward.
+    """The Attachment that overlap() returns. It runs `optimizer` layer by layer during the
+    forward.
 
-    reason            why steps, or some of them, are done as by attach(); None when all overlap.
-    overlapped_steps  steps whose update was left to the next forward.
+    reason            why some or all steps are done as by attach(); None if all overlap.
+    overlapped_steps  steps whose update was done during the next forward.
     """
 
     def __init__(self, job, named, group, weight, optimizer, module, device=None):
@@ -146,14 +147,14 @@ class Overlap(Attachment):
         return self._first is not None and self._first.running
 
     def _enter(self, indices):
-        """A compiled module that has these is about to run."""
+        """Called before a compiled module with these parameters runs."""
         if is_tracing():
             return  # it is part of something bigger: _before_forward gives up
         for index in indices:
             self._need(self._parameters[index])
 
     def _need(self, parameter):
-        """A module hands out `parameter`."""
+        """Called before a module returns `parameter`."""
         if not (self._awaited or self._ahead or self._late or self._first is not None):
             return
         index = self._numbers.get(id(parameter))
@@ -173,15 +174,15 @@ class Overlap(Attachment):
             self._complete(self._watch_list.units[index])
 
     def parameter_is_used(self, parameter):
-        """Called for an AwaitedParameter that somebody uses without looking it up in a module."""
+        """Called when an AwaitedParameter is used without a look-up in a module."""
         if self._in_gap:
             self._explain(f"{caller(self._parts.optimizer)} uses parameters between "
                           "optimizer.step() and the next forward")
         self._need(parameter)
 
     def _has_gradient(self, index):
-        """In a backward, before this parameter's gradient is added to .grad: so the forward has
-        used it."""
+        """Called during backward, before this parameter's gradient is added to .grad: the
+        forward has used the parameter."""
         if index in self._awaited:  # a second backward of one forward: no sum may land there now
             self.flush()
         if index in self._late:
@@ -221,8 +222,7 @@ class Overlap(Attachment):
         Variable._execution_engine.queue_callback(unseen(self._awaited.cover))
 
     def gradient_is_read(self, is_dropped):
-        """Called by an AwaitedGradient that somebody looks at, or zeroes in a step that is
-        skipped."""
+        """Called when an AwaitedGradient is read, or is zeroed in a step that is skipped."""
         if not self._parts.due and not is_dropped:
             self._explain(f"{caller(self._parts.optimizer)} reads gradients between backward() "
                           "and optimizer.step()")
@@ -235,7 +235,7 @@ class Overlap(Attachment):
                          "with sluice.torch.attach()", reason)
 
     def _give_up(self, reason):
-        """From now on every step is done as with attach()."""
+        """From now on every step is done as by attach()."""
         if self._parts is None:
             return
         self.flush()
@@ -283,8 +283,8 @@ class Overlap(Attachment):
         return (due + ahead)[:count]
 
     def _due_after(self, due):
-        """What a forward needs soon after these. A part of the optimizer's step costs much and each
-        parameter in it little."""
+        """The parameters that a forward needs soon after these. A call of the optimizer costs
+        much, and each parameter in it little."""
         if len(due) == len(self._awaited):
             return []
         first, asked = self._places[due[-1]] + 1, set(due)
@@ -317,14 +317,15 @@ class Overlap(Attachment):
     # ---- for the user ----
 
     def flush(self):
-        """Waits for all gradients in flight and applies the step that is due, so that parameters,
-        gradients and the optimizer's state are as after the last line of a plain loop.
+        """Waits for all gradients on their way and applies the update that is due. Then
+        parameters, gradients and the optimizer's state are those after the last line of a plain
+        loop.
 
-        Happens by itself for state_dict() of model and optimizer, when a parameter is used (through
-        a module, also in an evaluation, or through a reference), when .grad is read, and at the
-        end. Call it before using other tensors over a parameter's memory (p.data, p.detach()) that
-        were made earlier. Blocks;
-        raises the job's error."""
+        Overlap calls it for state_dict() of model and optimizer, for a use of a parameter through a
+        module or a reference, for a read of .grad, and at the end. Call it before a use of another
+        tensor over a parameter's memory (p.data, p.detach()) that was made earlier. Blocks until
+        the results are here, or raises the job's error.
+        """
         self._complete(tuple(self._awaited))
         if self._awaited:  # no step was due for these
             with self._failing():
@@ -339,8 +340,8 @@ class Overlap(Attachment):
             self._parts.done()
 
     def detach(self):
-        """As Attachment.detach(), after a flush(), whose error is raised once the job is left: a
-        failed job's step stays applied in part."""
+        """Calls flush(), and leaves the job as Attachment.detach() does. An error of the flush
+        is raised after that; parameters of a failed job may have a part of the step."""
         super().detach()
 
     def _end(self, leave):
@@ -358,7 +359,7 @@ class Overlap(Attachment):
                 _exit_status.fail(error)
 
     def _flush_at_the_end(self):
-        """The error with which that ends, unless it was raised before."""
+        """The error with which the last flush ends, unless it was raised before."""
         is_known = self._failure is not None
         try:
             self.flush()
@@ -373,7 +374,7 @@ class Overlap(Attachment):
         return None
 
     def _stop_overlapping(self):
-        """Gradients that are still awaited are lost."""
+        """Drops gradients that are still on their way."""
         self._awaited.give_up()
         self._late, self._ahead = set(), set()
         if self._parts is not None:

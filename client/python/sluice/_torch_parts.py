@@ -1,8 +1,8 @@
-"""`Parts`: the user's own optimizer, run for some of its parameters at a time.
+"""`Parts`: runs the user's own optimizer for some of its parameters at a time.
 
-optimizer.step() only notes the hyper-parameters; each parameter's part of that step follows later,
-with the noted ones, whatever a schedule has set since. For `_torch_overlap`, which decides when;
-its pieces for `_torch_early` too.
+optimizer.step() only notes the hyper-parameters. The update of each parameter follows later, with
+the noted ones, whatever a schedule has set since. `_torch_overlap` decides when; `_torch_early`
+uses functions of this module too.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _WRAPPERS = {"accelerate.optimizer.AcceleratedOptimizer",
 
 
 def unwrapped(optimizer):
-    """The optimizer inside of a framework's wrapper."""
+    """The optimizer inside a framework's wrapper."""
     while any(f"{base.__module__}.{base.__name__}" in _WRAPPERS
               for base in type(optimizer).__mro__):
         optimizer = optimizer.optimizer
@@ -37,8 +37,8 @@ def unwrapped(optimizer):
 
 
 def why_not_in_parts(optimizer):
-    """Why this optimizer's step cannot be run in parts; None when it can. Exact types only: what a
-    subclass does is not known."""
+    """Why this optimizer's step cannot run in parts; None if it can. Exact types only, since a
+    subclass may do anything."""
     kind = type(optimizer)
     if kind not in _SEPARABLE:
         return (f"{kind.__module__}.{kind.__name__} is not known to treat each parameter by itself "
@@ -51,7 +51,7 @@ def why_not_in_parts(optimizer):
 
 
 def has_hooks(optimizer):
-    """Whether something runs around its step, as torch 2 can. A part of a step is no step to it."""
+    """Whether hooks run around its step, as torch 2 allows. They would run around each part."""
     return any(getattr(optimizer, f"_optimizer_step_{when}_hooks", None)
                or getattr(optimizers, f"_global_optimizer_{when}_hooks", None)
                for when in ("pre", "post"))
@@ -59,7 +59,7 @@ def has_hooks(optimizer):
 
 @contextlib.contextmanager
 def only(optimizer, groups):
-    """The optimizer with these groups in the place of its own."""
+    """A context in which the optimizer has these groups instead of its own."""
     before = optimizer.param_groups
     optimizer.param_groups = groups
     try:
@@ -69,13 +69,13 @@ def only(optimizer, groups):
 
 
 def noted(group):
-    """The group's hyper-parameters as they are now: a schedule may change even tensors in place."""
+    """The group's hyper-parameters of now, copied: a schedule may change even tensors in place."""
     return {key: value.clone() if isinstance(value, torch.Tensor) else value
             for key, value in group.items() if key != "params"}
 
 
 def run_part(optimizer, groups):
-    """Its step for these groups' parameters alone."""
+    """Runs the optimizer's step for the parameters of these groups."""
     with only(optimizer, groups):
         # Not an inference's business, even when it is an evaluation that asks for it.
         with torch.inference_mode(False):
@@ -83,13 +83,13 @@ def run_part(optimizer, groups):
 
 
 def called(closure):
-    """What a closure given to step() returns: these optimizers call it first, and once."""
+    """The result of a closure given to step(). These optimizers call it first, and once."""
     with torch.enable_grad():
         return closure()
 
 
 class Replaced:
-    """Functions in the place of an optimizer object's methods, until stop()."""
+    """Replaces methods of an optimizer object until stop()."""
 
     def __init__(self, optimizer, **functions):
         self._optimizer = optimizer
@@ -102,7 +102,8 @@ class Replaced:
             setattr(optimizer, name, ours)
 
     def stop(self):
-        """Ours go, but for one that somebody has wrapped since, as schedulers wrap step()."""
+        """Restores the methods, except one that has been wrapped since, as schedulers wrap
+        step()."""
         for name, ours, before in self._methods:
             if vars(self._optimizer).get(name) is not ours:
                 continue
@@ -182,7 +183,7 @@ class Parts:
 
     @property
     def due(self):
-        """Whether a step was noted and is not done()."""
+        """Whether a step was noted and is not done() yet."""
         return self._groups_then is not None
 
     def group_numbers(self):
@@ -192,28 +193,28 @@ class Parts:
                 yield parameter, number
 
     def _without(self, parameters):
-        """The optimizer without these, given by their id()."""
+        """A context in which the optimizer lacks the parameters with these id()s."""
         return only(self.optimizer, [
             dict(group, params=[p for p in group["params"] if id(p) not in parameters])
             for group in self.optimizer.param_groups])
 
     def note(self, postponed):
-        """step() for all but the parameters whose id() is in `postponed`: theirs is due from now
-        on."""
+        """Runs step() for all parameters but those whose id() is in `postponed`; the update of
+        these is due from now on."""
         with self._without(postponed):
             self.original_step()  # also without any parameter: schedulers count the calls
         self._groups_then = [noted(group) for group in self.optimizer.param_groups]
 
     def run(self, parameters):
-        """The due step of some parameters: {number of a group: parameters of it}."""
+        """Runs the due update of some parameters, {number of a group: its parameters}."""
         run_part(self.optimizer, [dict(self._groups_then[number], params=own)
                                   for number, own in parameters.items()])
 
     def done(self):
-        """Nothing is due any more."""
+        """No update is due any more."""
         self._groups_then = None
 
     def stop(self):
-        """From now on the optimizer's methods do what they did before."""
+        """Restores the optimizer's methods."""
         self._stopped = True
         self._replaced.stop()

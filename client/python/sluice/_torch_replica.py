@@ -1,9 +1,8 @@
-"""What must be bit-identical on all ranks: parameters and buffers of one model.
+"""`Replica`: the parameters and buffers of one model, which must be bit-identical on all ranks.
 
-Buffers that change during training, such as BatchNorm's statistics, travel in the gradient stream:
-each rank contributes by how much its forward has changed them, and every rank adds the average over
-the ranks that are in the step. So a rank that missed a step can make up for its buffers exactly as
-for its gradients.
+Buffers that change during training, such as BatchNorm's statistics, travel with the gradients: each
+rank contributes the change that its forward made, and every rank adds the average over the ranks in
+the step. So a rank that missed a step catches up on buffers exactly as on gradients.
 """
 
 import torch
@@ -19,7 +18,7 @@ def _carried(tensor):
 
 
 class _Buffer:
-    """One buffer, found by its owner and name: modules replace the tensor object itself."""
+    """One buffer, found by owner and name, since modules replace the tensor object itself."""
 
     def __init__(self, owner, key, name):
         self._owner, self._key, self.name = owner, key, name
@@ -49,8 +48,8 @@ class _Buffer:
 
 
 class _BufferGroup:
-    """Buffers that share one tensor of the job: those of all normalisation layers, which are small,
-    or a single other one, which may be large and constant and is then left out."""
+    """Buffers in one tensor of the job: either all small ones, of normalisation layers, or a
+    single other one. A large constant buffer then never leaves."""
 
     def __init__(self, name, buffers, skip_unchanged):
         self.name = name
@@ -60,7 +59,8 @@ class _BufferGroup:
         self.values = torch.zeros(sum(self._counts), dtype=torch.float32)
 
     def collect(self, weight):
-        """Fills `values` with this rank's changes times `weight`; False: nothing to contribute."""
+        """Fills `values` with this rank's changes times `weight`; False if no buffer has
+        changed."""
         torch.cat([buffer.change() for buffer in self._buffers], out=self.values)
         if self._skip_unchanged and not self.values.any():
             return False
@@ -74,7 +74,7 @@ class _BufferGroup:
 
 
 class Replica:
-    """Parameters and buffers of `module`; `ignored` names what DDP was told to leave alone."""
+    """Parameters and buffers of `module`, except those in `ignored`, which DDP ignores."""
 
     def __init__(self, module, ignored=()):
         self._parameters = dict(module.named_parameters())
@@ -95,8 +95,8 @@ class Replica:
 
     @torch.no_grad()
     def agree(self, absent):
-        """After a step: takes the averages in the parts' `values`, but for those whose index is in
-        `absent`, and sets all buffers to what every rank has now."""
+        """After a step: adds the averages in the parts' `values`, except for indices in
+        `absent`, and sets all buffers to the value that every rank has now."""
         for index, part in enumerate(self.parts):
             if index not in absent:
                 part.agree()
@@ -104,8 +104,8 @@ class Replica:
             buffer.restore()
 
     def tree(self):
-        """What another replica needs, for _torch_state: as of the last step on which all agree,
-        whatever a forward has done to the buffers since."""
+        """The values that another replica needs, for _torch_state. They are those of the last
+        step on which all agree, whatever a forward has done to buffers since."""
         moving = set(self._moving)
         return {"parameters": {name: p.detach() for name, p in self._parameters.items()},
                 "buffers": {b.name: b.agreed if b in moving else b.tensor() for b in self._all}}
@@ -128,8 +128,11 @@ class Replica:
             buffer.agreed.copy_(buffer.tensor())
 
     def broadcast(self, job, root=0, timeout=None):
-        """Gives all ranks the parameters and buffers of rank `root`. Blocks; all ranks call it.
-        Raises TimedOut, and PeerLost when the root is gone, with the root's name."""
+        """Gives all ranks the parameters and buffers of rank `root`. All ranks call it; blocks
+        until it is done.
+
+        Raises TimedOut, and PeerLost with the root's name when the root has gone.
+        """
         data = _torch_state.encode(self.tree())
         try:
             job.broadcast(data, root, timeout=timeout)

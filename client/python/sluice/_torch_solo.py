@@ -1,10 +1,10 @@
-"""`solo_group()` and `SoloAttachment`: DDP in a job whose steps can be complete without this rank.
+"""`solo_group()` and `SoloAttachment`: DDP in a job whose steps may be complete without this
+rank.
 
-A stock group blocks on what DDP sends over it (buffers, maps of used parameters), so that one
-frozen rank would freeze all, whatever k is. In a group of one rank nothing can block; all that
-replicas must agree on is done here: gradients that this rank or no rank has, buffers, and whether
-training is over. `_torch_loop` decides what each step is for this rank; nothing here runs an
-optimizer.
+In a stock process group DDP's own messages (buffers, maps of used parameters) block until all ranks
+send them, so one frozen rank would stop all, whatever k is. A group of one rank never blocks. Its
+replicas agree here on gradients that some ranks or no rank has, on buffers, and on the end of
+training. `_torch_loop` decides what this rank does in each step and runs the optimizer.
 """
 
 import contextlib
@@ -22,7 +22,8 @@ _members = {}  # group -> (rank, world size) in the job
 
 @contextlib.contextmanager
 def _loopback():
-    """Gloo wants a network device even for a group of one; the host's own name may not resolve."""
+    """Names the loopback interface for Gloo, which opens a network device even for one rank. The
+    host's own name may not resolve."""
     before = os.environ.get("GLOO_SOCKET_IFNAME")
     if before is None:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -34,26 +35,27 @@ def _loopback():
 
 
 def solo_group(rank=None, world_size=None):
-    """DDP's process group for a job in which steps can be complete without some of the ranks.
+    """Returns DDP's process group for a job whose steps may be complete without some of the
+    ranks.
 
         model = DistributedDataParallel(net, process_group=sluice.torch.solo_group())
         attachment = sluice.torch.attach(model, policy="fixed", k=6)
         loop = sluice.torch.Loop(attachment, optimizer)
 
-    rank, world_size   of this process in the job, default RANK and WORLD_SIZE. They are kept for
-                       attach(): inside the group this process is rank 0 of 1.
+    rank, world_size  of this process in the job, default RANK and WORLD_SIZE. attach() uses them;
+                      inside the group this process is rank 0 of 1.
 
-    Needs no rendezvous and waits for nobody, so a rank that has died can start again. When torch
-    has no default process group yet, this one becomes it; so do not call init_process_group(). A
-    script that has called it already gets a sub-group; then all ranks must call this at the same
-    place, as torch demands for sub-groups, and no rank can be restarted.
+    The group needs no rendezvous and waits for nobody, so a rank that has died can start again. If
+    torch has no default process group yet, this one becomes it; then do not call
+    init_process_group(). After init_process_group() the result is a sub-group: all ranks must call
+    this function at the same place, and no rank can be restarted.
 
-    Several models may share the group, and further calls return the same one. What DDP would have
-    done with its group goes through Sluice: rank 0's parameters and buffers at attach(), buffers
-    of BatchNorm after every step. SyncBatchNorm sees this rank's batch only.
+    Several models may share the group; further calls return the same one. Sluice carries what DDP
+    would send through its group: rank 0's parameters and buffers at attach(), and buffers of
+    BatchNorm after every step. SyncBatchNorm sees the batch of this rank only.
 
-    With SLUICE_DISABLE=1 it is the ordinary group of all ranks. Raises InvalidArgument when rank
-    or world size are not known.
+    Does not block. With SLUICE_DISABLE=1 it returns the ordinary group of all ranks. Raises
+    InvalidArgument when rank or world size are not known.
     """
     if _settings.disabled():
         if not dist.is_initialized():
@@ -87,7 +89,7 @@ def member_of(group):
 
 
 def extra_tensors(replica):
-    """Specs of the tensors after the parameters: parts of buffers, what ranks tell of the end."""
+    """Specs of the tensors after the parameters: parts of buffers, and the End tensor."""
     return [*((part.name, part.values.numel(), "float32", True) for part in replica.parts),
             _torch_end.SPEC]
 
@@ -184,7 +186,7 @@ class SoloAttachment(Attachment):
                                 self._priorities[index], self._stream())
 
     def _extras(self):
-        """(tensor index, values) of what is not a parameter."""
+        """(tensor index, values) of the tensors that are not parameters."""
         return enumerate((*(part.values for part in self.replica.parts), self._ending.values),
                          len(self._parameters))
 
@@ -207,7 +209,7 @@ class SoloAttachment(Attachment):
         return self._own[index]
 
     def _end_backward(self):
-        """The loop waits, at the service of peers that want a state."""
+        """Does not wait: the loop does, and gives states to peers meanwhile."""
 
     # ---- called by the loop ----
 
@@ -221,7 +223,7 @@ class SoloAttachment(Attachment):
             self._submit_extras(take_part=False)
 
     def catch_up(self):
-        """Gets the results of a step that this rank does not compute."""
+        """Requests the results of a step that this rank does not compute."""
         with self._unless_behind():
             for index, address in self._own_outputs():
                 self.job.catch_up_address(index, address, self._stream())
@@ -229,24 +231,25 @@ class SoloAttachment(Attachment):
                 self.job.catch_up_address(index, values.data_ptr())
 
     def _own_outputs(self):
-        """(tensor index, address) of each parameter, whose result comes beside DDP's buckets."""
+        """(tensor index, address) of each parameter, for results that are not written to DDP's
+        buckets."""
         for index in range(len(self._parameters)):
             self._outputs[index] = self._own_memory(index)
             yield index, self._outputs[index].data_ptr()
 
     def average_by(self, averaging, optimizer):
-        """What the gradients of the optimizer's parameters are averages of; see sluice.Job."""
+        """Sets the averaging of the optimizer's gradients; see sluice.Job."""
         for group in getattr(optimizer, "param_groups", ()):
             for parameter in group["params"]:
                 if parameter in self._indices:
                     self.job.set_averaging(self._indices[parameter], averaging)
 
     def plan(self, total):
-        """What Loop.steps() was given; all ranks compare it in each step."""
+        """Notes the total of Loop.steps(); all ranks compare it in each step."""
         self._ending.tell(total)
 
     def check_plan(self):
-        """Raises when a rank in the step that is here was given another total."""
+        """Raises InvalidArgument when a rank in this step has another total."""
         index = len(self._parameters) + len(self.replica.parts)
         text = None if self.job.is_absent(index) else self._ending.disagreement()
         if text is not None:
@@ -258,7 +261,7 @@ class SoloAttachment(Attachment):
             parameter.grad = None if self.job.is_absent(index) else self._outputs[index]
 
     def agree(self):
-        """Completes the step after the optimizer: buffers, and whether training is over."""
+        """Completes the step after the optimizer: buffers, and whether all ranks have finished."""
         first = len(self._parameters)
         parts = len(self.replica.parts)
         self.replica.agree({index for index in range(parts) if self.job.is_absent(first + index)})
@@ -276,6 +279,6 @@ class SoloAttachment(Attachment):
     # ---- for the user ----
 
     def report(self, step=0):
-        """A sluice.StepReport of `step`, one of the last 16 that this rank has applied; 0: of the
-        last one. Its `weight` is the effective batch."""
+        """The sluice.StepReport of `step`, one of the last 16 that this rank has applied; 0: the
+        last one. Its `weight` is the effective batch in samples."""
         return self.job.report(step)

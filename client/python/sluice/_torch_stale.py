@@ -1,11 +1,11 @@
-"""`StaleSynchronous`: a plain module whose parameters the appliance keeps. See sluice.torch.
+"""`StaleSynchronous`: trains a plain module whose parameters the appliance keeps. See
+sluice.torch.
 
-A layer is a module with parameters of its own, in the order of modules(). Its pull, under way since
-the last step(), is waited for just before the module's forward, which then gets the values that
-came. optimizer.step() pushes: what it has changed, where it runs here, or the gradients, where the
-appliance has the optimizer. Until then clipping, accumulation and scalers may change any gradient;
-where the user says that the loop does nothing of that, `_torch_early` pushes a layer as soon as
-backward has passed it.
+A layer is a module with parameters of its own, in the order of modules(). step() starts a pull of
+each layer; the module's next forward waits for that pull and uses the values. optimizer.step()
+pushes the changes of the parameters, or the gradients if the appliance runs the optimizer. Until
+step() clipping, accumulation and scalers may change any gradient. A loop that changes none may have
+`_torch_early` push a layer as soon as its backward is done.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def _bad(text):
 
 
 def update_of(optimizer):
-    """Keywords of Store for an optimizer that shall run in the appliance."""
+    """Keywords of Store for an optimizer that the appliance is to run."""
     kind = type(optimizer)
     if kind not in (torch.optim.SGD, torch.optim.Adam):
         raise _bad(f"the appliance runs SGD and Adam, not {kind.__name__}: leave optimizer_at out, "
@@ -321,13 +321,16 @@ class StaleSynchronous(StepEngine):
         return 0 if self._early is None else self._early.count
 
     def flush(self):
-        """Waits for all pulls: parameters are then what the next iteration may read."""
+        """Waits for all pulls. The parameters are then those that the next iteration may read.
+        Blocks as a forward does."""
         for layer in self._layers:
             self._complete([layer])
 
     def synchronise(self, timeout=None):
-        """Called by all ranks that still train: waits until everybody has pushed what it has done,
-        and reads all of it. The parameters are then the same everywhere, with any bound."""
+        """Waits until all ranks have pushed their iterations, and pulls the result. Then the
+        parameters are the same on all ranks, with any bound. All ranks that still train call it; it
+        blocks until they have.
+        """
         self.flush()
         for layer in self._layers:
             self.store.wait_push(layer.index)
@@ -338,7 +341,8 @@ class StaleSynchronous(StepEngine):
         self.store.barrier(timeout)  # nobody pushes before everybody has read
 
     def state_dict(self):
-        """The model's, after flush(); for the newest of everybody, all call synchronise() first."""
+        """The model's state_dict() after flush(). For the newest parameters of all ranks call
+        synchronise() first, on all of them."""
         self.flush()
         return self.model.state_dict()
 
@@ -350,21 +354,24 @@ class StaleSynchronous(StepEngine):
             for name, parameter in zip(layer.names, layer.parameters)})
 
     def average_buffers(self, timeout=None):
-        """Called by all ranks that still train: buffers become the mean of theirs, other than
-        floats those of the first of them, equal everywhere. Who is lost meanwhile counts or does
-        not, for all alike."""
+        """Replaces floating buffers by their mean over the ranks, other buffers by those of the
+        first rank.
+
+        All ranks that still train call it, and it blocks until they have. Buffers are then equal on
+        all ranks. A rank that is lost during the call counts on all ranks or on none.
+        """
         average(self.store, list(self.model.buffers()), timeout)
 
     def clocks(self):
-        """sluice.Clocks of each layer, by the name of its module."""
+        """{name of a module: sluice.Clocks of its layer}."""
         return {layer.name: self.store.clocks(layer.index) for layer in self._layers}
 
     def stats(self):
         return self.store.stats()
 
     def finish(self):
-        """Leaves in order: what was pushed is in, the parameters are those of flush(). The model
-        and its optimizer are plain ones again."""
+        """Leaves the job in order, after all pushes have arrived. The parameters are those of
+        flush(). Model and optimizer are plain objects again."""
         if self.store is None:
             return
         self.flush()
