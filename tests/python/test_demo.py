@@ -91,3 +91,26 @@ def test_a_missing_appliance_is_named_with_the_remedy(tmp_path):
                           text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert f"there is no sluiced at {tmp_path}" in done.stderr and "./run build" in done.stderr
+
+
+def test_a_slow_rank_and_one_that_dies_hold_nobody_up(tmp_path):
+    done = subprocess.run([*_DEMO, "--slow-rank", "2", "--kill", "3"], cwd=tmp_path, text=True,
+                          capture_output=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "a step is complete with 2 ranks" in done.stdout
+    assert "rank 3 (pid " in done.stderr and "restarting it in 1 s (1 of 1)" in done.stderr
+    assert "the training over Gloo ended: Gloo: rank 3 (pid " in done.stdout
+    assert int(re.search(r"steps that rank 2 only applied +(\d+)", done.stdout)[1]) > 0
+    models = re.findall(r"model of rank \d, sha256 +(\w+) +-", done.stdout)
+    assert len(models) == 4 and len(set(models)) == 1
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--kill", "4"], "--kill 4: must be 0..3 (--workers)"),
+    (["--workers", "2", "--kill", "0", "--slow-rank", "1"], "give more --workers"),
+])
+def test_hindrances_that_cannot_be_are_explained(tmp_path, options, words):
+    done = subprocess.run([*_DEMO, *options], cwd=tmp_path, capture_output=True, text=True,
+                          timeout=300, check=False)
+    assert done.returncode == 1
+    assert words in done.stderr
