@@ -23,7 +23,7 @@ import sys
 import report
 from allreduce import Side, gloo_env, sluice_env
 
-DESCRIPTION = "operations of a group against Gloo: all-reduce, reduce-scatter with all-gather, small ones"
+DESCRIPTION = "operations of a group against Gloo: big and small sums, reduce-scatter, all-gather"
 
 SMALL_BYTES, SMALL_COUNT = 4096, 300
 GROUPS = 20
@@ -130,7 +130,7 @@ def run(options):
             rows, figures = measure(sides, options)
     except lab_module.LabError as error:
         raise report.BenchError(str(error)) from None
-    print(f"{options.workers} ranks, links of {options.rate:g} Mb/s, MTU {options.mtu}; Gloo: kernel "
-          f"bridge; median [least .. largest]")
+    print(f"{options.workers} ranks, links of {options.rate:g} Mb/s, MTU {options.mtu}; "
+          f"Gloo: kernel bridge; median [least .. largest]")
     report.table(["operation", "side", "time"], rows)
     report.result("collectives", **figures)

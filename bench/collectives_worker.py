@@ -1,4 +1,4 @@
-"""One rank of the collectives bench, for either side; collectives.py starts it in a host of the lab.
+"""One rank of the collectives bench, for either side, in a host of collectives.py's lab.
 
     collectives_worker.py sluice|gloo MTU
 

@@ -2,8 +2,8 @@
 // simulator's cables, one for each worker, which lose frames in each direction.
 //
 // Options are --NAME=N, see Options. Prints one line: the seconds that a link takes for the frames
-// of a sum, the seconds of each step, then shares of the contributions: sent again, arrived although
-// another copy had, found a full queue; and of the results those that found one.
+// of a sum, the seconds of each step, then shares of the contributions: sent again, arrived
+// although another copy had, found a full queue; and of the results those that found one.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -1,8 +1,8 @@
 """Writes manual pages and completions into an installed tree: pages.py SOURCE STAGED.
 
-They come from what the programs themselves read, so none can be out of date: the argument parser
-of `python3 -m sluice`, that of sluicectl, and config/appliance.toml, the configuration's reference. sluiced(8) is a
-file beside this one.
+They come from what the programs themselves read, so none can be out of date: the argument parsers
+of `python3 -m sluice` and sluicectl, and config/appliance.toml, the configuration's reference.
+sluiced(8) is a file beside this one.
 """
 
 import argparse
