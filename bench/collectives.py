@@ -52,7 +52,7 @@ class Ranks(Side):
         said = [json.loads(line) for line in self._lines(120)]
         return None if any("missing" in each for each in said) else said
 
-    def seconds(self, kind, elems, count):
+    def times(self, kind, elems, count):
         """Of each operation, over all ranks; None: the library lacks it."""
         said = self.ask(kind, elems, count)
         if said is None:
@@ -67,7 +67,7 @@ def big(sides, kind, elems, repetitions):
     times = {name: [] for name in sides}
     for repetition in range(repetitions + 1):
         for name, side in sides.items():
-            found = side.seconds(kind, elems, 1)
+            found = side.times(kind, elems, 1)
             if found is not None and repetition > 0:
                 times[name] += found
             print(".", end="", file=sys.stderr, flush=True)
@@ -93,7 +93,7 @@ def measure(sides, options):
     compare(f"reduce-scatter and all-gather {options.megabytes:g} MB", "rs_ag_vs_gloo",
             big(sides, "rs_ag", elems, options.repetitions))
     small = SMALL_BYTES // 4
-    of_each = lambda kind, count: {name: side.seconds(kind, small, count) or []
+    of_each = lambda kind, count: {name: side.times(kind, small, count) or []
                                    for name, side in sides.items()}
     known = of_each("all_reduce", SMALL_COUNT)
     compare("all-reduce 4 KB", "small_vs_gloo", known, 1e3, "ms")

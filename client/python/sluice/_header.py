@@ -313,6 +313,23 @@ class Turn(Structure):
     ]
 
 
+REDUCTION = {"sum": 0, "mean": 1}
+DoneFn = CFUNCTYPE(None, c_void_p, c_uint64, c_int)
+
+
+class Operation(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("dtype", c_int32),
+        ("wire", c_int32),
+        ("reduction", c_int32),
+        ("priority", c_uint32),
+        ("timeout_ms", c_int32),
+        ("done", DoneFn),
+        ("user", c_void_p),
+    ]
+
+
 FUNCTIONS = {
     "sluice_version": (c_char_p, []),
     "sluice_status_name": (c_char_p, [c_int]),
@@ -342,6 +359,25 @@ FUNCTIONS = {
     "sluice_wait_push": (c_int, [c_void_p, c_uint32, c_int32]),
     "sluice_wait_pull": (c_int, [c_void_p, c_uint32, c_int32]),
     "sluice_get_clocks": (c_int, [c_void_p, c_uint32, POINTER(Clocks)]),
+    "sluice_operation_init": (c_int, [POINTER(Operation)]),
+    "sluice_join_operations": (c_int, [POINTER(Options), POINTER(c_void_p)]),
+    "sluice_make_group": (c_int, [c_void_p, c_char_p, POINTER(c_uint32), c_size_t,
+        POINTER(c_void_p)]),
+    "sluice_leave_group": (c_int, [c_void_p]),
+    "sluice_all_reduce": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, POINTER(Operation),
+        POINTER(c_uint64)]),
+    "sluice_reduce": (c_int, [c_void_p, c_uint32, c_void_p, c_void_p, c_uint64, POINTER(Operation),
+        POINTER(c_uint64)]),
+    "sluice_reduce_scatter": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, POINTER(Operation),
+        POINTER(c_uint64)]),
+    "sluice_all_gather": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, POINTER(Operation),
+        POINTER(c_uint64)]),
+    "sluice_group_broadcast": (c_int, [c_void_p, c_uint32, c_void_p, c_uint64, POINTER(Operation),
+        POINTER(c_uint64)]),
+    "sluice_group_barrier": (c_int, [c_void_p, POINTER(Operation), POINTER(c_uint64)]),
+    "sluice_wait": (c_int, [c_void_p, c_uint64, c_int32, POINTER(c_int32)]),
+    "sluice_test": (c_int, [c_void_p, c_uint64, POINTER(c_int32)]),
+    "sluice_cancel": (c_int, [c_void_p, c_uint64]),
     "sluice_wait_tensor": (c_int, [c_void_p, c_uint32, c_int32, POINTER(Result)]),
     "sluice_wait_tensors": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_size_t, c_int32,
         POINTER(c_size_t)]),
@@ -361,6 +397,7 @@ FUNCTIONS = {
     "sluice_leave": (c_int, [c_void_p]),
     "sluice_finish": (c_int, [c_void_p]),
     "sluice_abort": (c_int, [c_void_p]),
+    "sluice_abort_with": (c_int, [c_void_p, c_char_p]),
     "sluice_close": (c_int, [c_void_p]),
     "sluice_get_counters": (c_int, [c_void_p, POINTER(Counters)]),
     "sluice_get_part_counters": (c_int, [c_void_p, c_uint32, POINTER(Part), POINTER(Counters)]),
