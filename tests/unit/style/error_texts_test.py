@@ -12,7 +12,7 @@ PAGE = ROOT / "docs" / "errors.md"
 BY_CLASS = {"InvalidArgument", "Busy", "Internal", "Forked", "Interrupted", "ValueError",
             "Unusable", "TraceError", "DemoError", "ArgumentTypeError"}
 HELPERS = {"_bad": "InvalidArgument", "Other": ""}  # functions that make an exception
-NOT_AN_ERROR = {"_Stopped", "_Ended", "make", "with_traceback"}
+NOT_AN_ERROR = {"_Stopped", "_Ended", "_Odd", "make", "with_traceback"}
 OF_THE_CONFIGURATION = "FILE:LINE:"  # written by config/reader.cc, which knows no text as a whole
 
 
