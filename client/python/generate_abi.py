@@ -93,14 +93,14 @@ class _Translation:
         self._opaque.add(name)
 
     def struct(self, name, body):
-        rows = ""
+        fields = []
         for field in body.strip().removesuffix(";").split("; "):
             kind, field_name, count = re.fullmatch(r"(.*?[ *])(\w+)(?:\[(\w+)\])?", field).groups()
             count = f" * {self._constants.get(count, count)}" if count else ""
-            rows += f'        ("{field_name}", {self._type(kind)}{count}),\n'
+            fields.append(f'("{field_name}", {self._type(kind)}{count})')
         self._types[name] = _class_name(name)
-        self.parts.append(f"\n\nclass {_class_name(name)}(Structure):\n    _fields_ = [\n{rows}"
-                          "    ]\n\n\n")
+        rows = _filled(f"    _fields_ = [{', '.join(fields)}]")
+        self.parts.append(f"\n\nclass {_class_name(name)}(Structure):\n{rows}\n\n")
 
     def function_type(self, result, name, arguments):
         self._types[name] = _class_name(name)

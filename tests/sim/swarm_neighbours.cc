@@ -136,6 +136,12 @@ void draw_long_paths(Random& random, SwarmOptions& options) {
     // need.
     link->loss_ppm = std::min(link->loss_ppm, 10'000u);
   }
+  // A credit that stops and waits for each unit takes a round trip a unit.
+  for (SwarmJob& job : options.jobs) {
+    client::ScheduleOptions& schedule = job.plan.session.schedule;
+    schedule.credit_bytes = std::max<decltype(schedule.credit_bytes)>(schedule.credit_bytes,
+                                                                      80u * job.plan.chunk_bytes);
+  }
   const std::uint64_t rate = options.world.uplink.bytes_per_second;
   for (std::uint64_t i = random.below(3); i > 0; --i)
     options.rate_changes.push_back({.at = random.between(0, options.faults_stop_at),

@@ -32,158 +32,73 @@ InterruptedFn = CFUNCTYPE(c_int, c_void_p)
 
 
 class PolicyOptions(Structure):
-    _fields_ = [
-        ("kind", c_int32),
-        ("late", c_int32),
-        ("k", c_uint32),
-        ("sign_threshold_permille", c_uint32),
-        ("count_threshold", c_uint32),
-        ("sign_stride", c_uint32),
-        ("round_steps", c_uint32),
-        ("planned_steps", c_uint32),
-        ("max_staleness", c_uint32),
-    ]
+    _fields_ = [("kind", c_int32), ("late", c_int32), ("k", c_uint32), ("sign_threshold_permille",
+        c_uint32), ("count_threshold", c_uint32), ("sign_stride", c_uint32), ("round_steps",
+        c_uint32), ("planned_steps", c_uint32), ("max_staleness", c_uint32)]
 
 
 class ScheduleOptions(Structure):
-    _fields_ = [
-        ("kind", c_int32),
-        ("unit_bytes", c_uint64),
-        ("credit_bytes", c_uint64),
-    ]
+    _fields_ = [("kind", c_int32), ("unit_bytes", c_uint64), ("credit_bytes", c_uint64)]
 
 
 class PruneOptions(Structure):
-    _fields_ = [
-        ("rule", c_int32),
-        ("fraction", c_double),
-        ("sigmas", c_double),
-        ("min_elems", c_uint64),
-        ("warmup", c_uint32),
-        ("momentum", c_double),
-    ]
+    _fields_ = [("rule", c_int32), ("fraction", c_double), ("sigmas", c_double), ("min_elems",
+        c_uint64), ("warmup", c_uint32), ("momentum", c_double)]
 
 
 class StoreOptions(Structure):
-    _fields_ = [
-        ("enabled", c_int32),
-        ("staleness_bound", c_uint32),
-        ("update", c_int32),
-        ("nesterov", c_int32),
-        ("momentum", c_double),
-        ("dampening", c_double),
-        ("weight_decay", c_double),
-        ("beta1", c_double),
-        ("beta2", c_double),
-        ("epsilon", c_double),
-        ("adam_lerp", c_int32),
-        ("keep", c_int32),
-        ("requests", c_int32),
-    ]
+    _fields_ = [("enabled", c_int32), ("staleness_bound", c_uint32), ("update", c_int32),
+        ("nesterov", c_int32), ("momentum", c_double), ("dampening", c_double), ("weight_decay",
+        c_double), ("beta1", c_double), ("beta2", c_double), ("epsilon", c_double), ("adam_lerp",
+        c_int32), ("keep", c_int32), ("requests", c_int32)]
 
 
 class DeviceOptions(Structure):
-    _fields_ = [
-        ("memory", c_int32),
-        ("index", c_int32),
-    ]
+    _fields_ = [("memory", c_int32), ("index", c_int32)]
 
 
 class TimeoutOptions(Structure):
-    _fields_ = [
-        ("connect_ms", c_uint32),
-        ("join_ms", c_uint32),
-        ("silence_ms", c_uint32),
-        ("stall_report_ms", c_uint32),
-        ("restart_ms", c_uint32),
-    ]
+    _fields_ = [("connect_ms", c_uint32), ("join_ms", c_uint32), ("silence_ms", c_uint32),
+        ("stall_report_ms", c_uint32), ("restart_ms", c_uint32)]
 
 
 class CallbackOptions(Structure):
-    _fields_ = [
-        ("user", c_void_p),
-        ("log", LogFn),
-        ("on_tensor_done", TensorDoneFn),
-        ("on_stall", StallFn),
-        ("interrupted", InterruptedFn),
-        ("log_level", c_int32),
-    ]
+    _fields_ = [("user", c_void_p), ("log", LogFn), ("on_tensor_done", TensorDoneFn), ("on_stall",
+        StallFn), ("interrupted", InterruptedFn), ("log_level", c_int32)]
 
 
 class Options(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("address", c_char_p),
-        ("local_address", c_char_p),
-        ("job_name", c_char_p),
-        ("secret", c_char_p),
-        ("run_id", c_uint64),
-        ("ordinal", c_uint32),
-        ("rank", c_uint32),
-        ("world_size", c_uint32),
-        ("mtu", c_uint32),
-        ("chunk_bytes", c_uint32),
-        ("averaging", c_int32),
-        ("wire", c_int32),
-        ("allow_nil", c_int32),
-        ("reproducible", c_int32),
-        ("trace_dir", c_char_p),
-        ("policy", PolicyOptions),
-        ("schedule", ScheduleOptions),
-        ("prune", PruneOptions),
-        ("store", StoreOptions),
-        ("device", DeviceOptions),
-        ("timeouts", TimeoutOptions),
-        ("callbacks", CallbackOptions),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("address", c_char_p), ("local_address", c_char_p),
+        ("job_name", c_char_p), ("secret", c_char_p), ("run_id", c_uint64), ("ordinal", c_uint32),
+        ("rank", c_uint32), ("world_size", c_uint32), ("mtu", c_uint32), ("chunk_bytes", c_uint32),
+        ("averaging", c_int32), ("wire", c_int32), ("allow_nil", c_int32), ("reproducible",
+        c_int32), ("trace_dir", c_char_p), ("policy", PolicyOptions), ("schedule", ScheduleOptions),
+        ("prune", PruneOptions), ("store", StoreOptions), ("device", DeviceOptions), ("timeouts",
+        TimeoutOptions), ("callbacks", CallbackOptions)]
 
 
 class PolicyInfo(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("policy", PolicyOptions),
-        ("window_steps", c_uint32),
-        ("resync_hold_ms", c_uint32),
-        ("tolerates_stragglers", c_int32),
-        ("averaging", c_int32),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("policy", PolicyOptions), ("window_steps", c_uint32),
+        ("resync_hold_ms", c_uint32), ("tolerates_stragglers", c_int32), ("averaging", c_int32)]
 
 
 RANK_WORDS = 16
 
 
 class Report(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("step", c_uint32),
-        ("k", c_uint32),
-        ("weight", c_uint64),
-        ("counted", c_int32),
-        ("rank_words", c_uint32),
-        ("in_every", c_uint64 * 16),
-        ("in_any", c_uint64 * 16),
-        ("first_members", c_uint32),
-        ("first_may_count", c_uint32),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("step", c_uint32), ("k", c_uint32), ("weight",
+        c_uint64), ("counted", c_int32), ("rank_words", c_uint32), ("in_every", c_uint64 * 16),
+        ("in_any", c_uint64 * 16), ("first_members", c_uint32), ("first_may_count", c_uint32)]
 
 
 class State(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("data", c_void_p),
-        ("bytes", c_uint64),
-        ("step", c_uint32),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("data", c_void_p), ("bytes", c_uint64), ("step",
+        c_uint32)]
 
 
 class Tensor(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("name", c_char_p),
-        ("elem_count", c_uint64),
-        ("dtype", c_int32),
-        ("flags", c_uint64),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("name", c_char_p), ("elem_count", c_uint64), ("dtype",
+        c_int32), ("flags", c_uint64)]
 
 
 TENSOR_EXACT = 1
@@ -192,125 +107,60 @@ TENSOR_LAYER = 4
 
 
 class Result(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("weight", c_uint64),
-        ("latency_ns", c_uint64),
-        ("step", c_uint32),
-        ("absent", c_int32),
-        ("non_finite", c_int32),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("weight", c_uint64), ("latency_ns", c_uint64), ("step",
+        c_uint32), ("absent", c_int32), ("non_finite", c_int32)]
 
 
 class Position(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("next_step", c_uint32),
-        ("behind", c_uint32),
-        ("must_resync", c_int32),
-        ("state_wanted_by", c_int32),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("next_step", c_uint32), ("behind", c_uint32),
+        ("must_resync", c_int32), ("state_wanted_by", c_int32)]
 
 
 class Clocks(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("pushed", c_uint32),
-        ("held", c_uint32),
-        ("clock", c_uint32),
-        ("laggards", c_uint32),
-        ("parked", c_uint32),
-        ("kept", c_int32),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("pushed", c_uint32), ("held", c_uint32), ("clock",
+        c_uint32), ("laggards", c_uint32), ("parked", c_uint32), ("kept", c_int32)]
 
 
 class LeftBehind(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("elem_count", c_uint64),
-        ("norm", c_double),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("elem_count", c_uint64), ("norm", c_double)]
 
 
 class Stall(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("stalled_ns", c_uint64),
-        ("text", c_char * 4096),
-        ("missing", c_uint64 * 16),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("stalled_ns", c_uint64), ("text", c_char * 4096),
+        ("missing", c_uint64 * 16)]
 
 
 class Part(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("thread", c_uint32),
-        ("level", c_uint32),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("thread", c_uint32), ("level", c_uint32)]
 
 
 class Counters(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("packets_sent", c_uint64),
-        ("packets_received", c_uint64),
-        ("bytes_sent", c_uint64),
-        ("bytes_received", c_uint64),
-        ("retransmissions", c_uint64),
-        ("probes", c_uint64),
-        ("results_pulled", c_uint64),
-        ("duplicate_results", c_uint64),
-        ("non_finite_results", c_uint64),
-        ("nil_contributions", c_uint64),
-        ("invalid_packets", c_uint64),
-        ("send_errors", c_uint64),
-        ("steps_done", c_uint64),
-        ("non_finite_inputs", c_uint64),
-        ("delivered_chunks", c_uint64),
-        ("late_chunks", c_uint64),
-        ("requeued_chunks", c_uint64),
-        ("discarded_chunks", c_uint64),
-        ("cancelled_bytes", c_uint64),
-        ("resyncs", c_uint64),
-        ("receive_credit_packets", c_uint64),
-        ("chunk_bytes", c_uint64),
-        ("shards", c_uint64),
-        ("segmented_packets", c_uint64),
-        ("coalesced_packets", c_uint64),
-        ("kept_chunks", c_uint64),
-        ("suspended_ns", c_uint64),
-        ("oldest_request_iterations", c_uint64),
-        ("detours", c_uint64),
-        ("detoured_lanes", c_uint64),
-        ("receive_drops", c_uint64),
-        ("appliance_restarts", c_uint64),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("packets_sent", c_uint64), ("packets_received",
+        c_uint64), ("bytes_sent", c_uint64), ("bytes_received", c_uint64), ("retransmissions",
+        c_uint64), ("probes", c_uint64), ("results_pulled", c_uint64), ("duplicate_results",
+        c_uint64), ("non_finite_results", c_uint64), ("nil_contributions", c_uint64),
+        ("invalid_packets", c_uint64), ("send_errors", c_uint64), ("steps_done", c_uint64),
+        ("non_finite_inputs", c_uint64), ("delivered_chunks", c_uint64), ("late_chunks", c_uint64),
+        ("requeued_chunks", c_uint64), ("discarded_chunks", c_uint64), ("cancelled_bytes",
+        c_uint64), ("resyncs", c_uint64), ("receive_credit_packets", c_uint64), ("chunk_bytes",
+        c_uint64), ("shards", c_uint64), ("segmented_packets", c_uint64), ("coalesced_packets",
+        c_uint64), ("kept_chunks", c_uint64), ("suspended_ns", c_uint64),
+        ("oldest_request_iterations", c_uint64), ("detours", c_uint64), ("detoured_lanes",
+        c_uint64), ("receive_drops", c_uint64), ("appliance_restarts", c_uint64)]
 
 
 class Submission(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("tensor", c_uint32),
-        ("weight", c_uint32),
-        ("priority", c_uint32),
-        ("catch_up", c_int32),
-        ("input", c_void_p),
-        ("output", c_void_p),
-        ("stream", c_void_p),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("tensor", c_uint32), ("weight", c_uint32), ("priority",
+        c_uint32), ("catch_up", c_int32), ("input", c_void_p), ("output", c_void_p), ("stream",
+        c_void_p)]
 
 
 TURN_KIND = {"compute": 1, "catch_up": 2, "apply": 3, "save": 4, "load": 5}
 
 
 class Turn(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("kind", c_int32),
-        ("step", c_uint32),
-        ("data", c_void_p),
-        ("bytes", c_uint64),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("kind", c_int32), ("step", c_uint32), ("data",
+        c_void_p), ("bytes", c_uint64)]
 
 
 REDUCTION = {"sum": 0, "mean": 1}
@@ -318,16 +168,9 @@ DoneFn = CFUNCTYPE(None, c_void_p, c_uint64, c_int)
 
 
 class Operation(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("dtype", c_int32),
-        ("wire", c_int32),
-        ("reduction", c_int32),
-        ("priority", c_uint32),
-        ("timeout_ms", c_int32),
-        ("done", DoneFn),
-        ("user", c_void_p),
-    ]
+    _fields_ = [("struct_size", c_size_t), ("dtype", c_int32), ("wire", c_int32), ("reduction",
+        c_int32), ("priority", c_uint32), ("timeout_ms", c_int32), ("done", DoneFn), ("user",
+        c_void_p)]
 
 
 FUNCTIONS = {
