@@ -104,18 +104,17 @@ void check_hugepages(const Config& config, const HostFacts& host, Report& report
 }
 
 // A service manager makes folders below /run when it starts the service.
-void check_folder(const Config& config, std::size_t index, const HostFacts& host, Report& report) {
-  const PortConfig& port = config.ports[index];
-  if (port.type != PortType::kVhostUser || port.path.empty() || !host.is_folder) return;
-  std::string folder = std::filesystem::path(port.path).parent_path().string();
+void check_folder(const std::string& place, const std::string& path, const HostFacts& host,
+                  Report& report) {
+  if (path.empty() || !host.is_folder) return;
+  std::string folder = std::filesystem::path(path).parent_path().string();
   if (folder.empty()) folder = ".";
   if (host.is_folder(folder)) return;
-  const std::string place = place_of(index) + ".path";
   const std::string text = "no folder for the socket: " + in_quotes(folder) + "; make it";
   if (folder.starts_with("/run/"))
     report.warn({place}, text + ", unless the service does");
   else
-    report.conflict({place}, text + ", or change path");
+    report.conflict({place}, text + ", or change " + place.substr(place.rfind('.') + 1));
 }
 
 // An appliance that already runs with this file has the address, so checking the file beside it is
@@ -136,8 +135,10 @@ void check_host(const Config& config, const HostFacts& host, Report& report) {
   for (std::size_t index = 0; index < config.ports.size(); ++index) {
     check_interface(config, index, host, report);
     check_pci(config, index, host, report);
-    check_folder(config, index, host, report);
+    if (config.ports[index].type == PortType::kVhostUser)
+      check_folder(place_of(index) + ".path", config.ports[index].path, host, report);
   }
+  check_folder("control.socket", config.control.socket, host, report);
   check_hugepages(config, host, report);
   check_metrics(config, host, report);
 }

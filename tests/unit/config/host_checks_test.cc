@@ -85,6 +85,10 @@ TEST(HostChecks, ASocketNeedsAFolder) {
   EXPECT_THAT(port("/not/there/a.sock").errors(host),
               ElementsAre("a.toml:4: no folder for the socket: \"/not/there\"; make it, or change "
                           "path"));
+  EXPECT_THAT(
+      ConfigFile("[control]\nsocket = \"/no/c.sock\"\nmode = \"0888\"\n" + kGoodPort).errors(host),
+      ElementsAre("a.toml:2: no folder for the socket: \"/no\"; make it, or change socket",
+                  HasSubstr("mode has a wrong value: \"0888\"; give ")));
   EXPECT_THAT(port("/run/sluice/a.sock").errors(host), IsEmpty());
   EXPECT_THAT(port("/run/sluice/a.sock").warnings(host),
               ElementsAre(HasSubstr("make it, unless the service does")));
