@@ -26,7 +26,7 @@ only() {
   [[ ! -s $WORK/extra ]] || fail "unexpected in $1: $(cat "$WORK/extra")"
 }
 pages='usr/share/(man|bash-completion)/'
-only sluiced "^\./(usr/bin/sluiced$|etc/sluice/appliance.toml$|(usr/)?lib/systemd/system/|$pages)"
+only sluiced "^\./(usr/bin/sluice(d|ctl)$|etc/sluice/appliance.toml$|(usr/)?lib/systemd/system/|$pages)"
 only libsluice0.3 '^\./usr/lib/[^/]+/(libsluice\.so\.0|sluice/)'
 only libsluice-dev '^\./usr/(include/sluice/|lib/[^/]+/(cmake|pkgconfig|libsluice\.so$))'
 only python3-sluice "^\./(usr/bin/sluice$|usr/lib/python3/dist-packages/sluice/|$pages)"
@@ -37,6 +37,7 @@ for driver in net-vhost net-tap net-ice net-mlx5-; do
   expect_line "$WORK/sluiced.control/control" "^Depends: .*librte-$driver${abi%%.*}( |,|$)"
 done
 expect_line "$WORK/sluiced.control/control" '^Depends: .*libc6 \(>= '
+expect_line "$WORK/sluiced.control/control" '^Depends: .*python3'
 expect_line "$WORK/sluiced.control/conffiles" '^/etc/sluice/appliance\.toml$'
 user=$(sed -n 's/^User=//p' "$SOURCE/config/deploy/sluiced.service")
 expect_line "$WORK/sluiced.control/postinst" "adduser .* $user\$"
