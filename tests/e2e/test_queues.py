@@ -60,7 +60,7 @@ def classes(lab):
 
 def has_its_share(early, late):
     """Whether the chosen class had, of what the port sent in between."""
-    chosen, urgent = (late[key] - early[key] for key in (
+    chosen, urgent = (late[key] - early.get(key, 0) for key in (
         ("tx_class_bytes_total", CHOSEN), ("tx_class_bytes_total", URGENT)))
     return SHARE * 0.95 < chosen / (chosen + urgent) < SHARE * 1.3
 

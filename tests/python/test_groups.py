@@ -148,6 +148,7 @@ def test_closing_ends_what_is_under_way(address):  # noqa: F811
 def test_an_abort_tells_every_rank_the_reason(address):  # noqa: F811
     def work(session):
         group = everybody(session)
+        group.barrier().wait(60)  # a rank that is told before it makes its group makes none
         if session.rank == 0:
             session.abort("out of coffee")
             return "out of coffee"

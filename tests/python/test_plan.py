@@ -164,7 +164,7 @@ def test_costs_that_were_measured_beside_other_programs_say_so(capsys, monkeypat
                   (0.0, 0.0, 0.0), (2.0 + 0.5 * cores, 2.0, 10.0)])
     monkeypatch.setattr(plan, "machine_times", lambda: next(times))
     monkeypatch.setattr(plan, "self_test", lambda *_given, **_named: COSTS)
-    monkeypatch.setattr(plan.demo, "find_appliance", lambda _folder: "sluiced")
+    monkeypatch.setattr(plan._box, "find_appliance", lambda _folder: "sluiced")
     for busy in (True, False):
         assert command_line.main(["plan", "--workers", "2", "--link", "1", "--cores", "1"]) == 0
         told = "other programs took 50% of this machine's cores, which makes them too high"

@@ -18,6 +18,7 @@ from sluice._torch_operations import Operations
 _NAME = "sluice"
 _DEVICES = ["cpu", "cuda"]
 # A Backend may be written in Python; before, a ProcessGroup in its place.
+_alive = set()  # groups that are not shut down: torch's debugging wrapper keeps their C++ part alone
 _has_backends = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 15)
 
 
@@ -47,6 +48,11 @@ if _has_backends:
             self._options = options or c10d.Backend.Options(_NAME, timeout=timeout)
             self._ranks = ranks
             self.prepare(store, name, rank, size, ranks, timeout)
+            _alive.add(self)
+
+        def _end(self, why, how):
+            super()._end(why, how)
+            _alive.discard(self)
 
         @property
         def options(self):
@@ -55,6 +61,10 @@ if _has_backends:
         @property
         def supports_splitting(self):
             return True
+
+        # Torch's own would ask themselves without end of a Backend in Python that lacks these.
+        supports_coalescing = supports_shrinking = supports_reconfigure = property(lambda _: False)
+        supports_window = _supports_time_estimate = property(lambda _: False)
 
         def split(self, store, ranks, options):
             """The group of these of this group's ranks; None on the others."""
