@@ -39,9 +39,9 @@ expect_line "$WORK/out" '^sum of 1000 elements'
 "$WORK/average_pc" inproc://cpp 2 >"$WORK/out"
 expect_line "$WORK/out" '^average over 2 ranks'
 
-# The plug-in, where it was built, is where the library looks first.
+# The plug-in, where it was built, is where the library looks for it.
 if [[ -e $BUILD/client/libsluice_dpdk.so ]]; then
-  [[ -e $libdir/libsluice_dpdk.so ]] || fail "libsluice_dpdk.so is not beside libsluice.so"
+  [[ -e $libdir/sluice/libsluice_dpdk.so ]] || fail "libsluice_dpdk.so is not in sluice/"
 fi
 
 # Nothing but the C interface is exported, and the client needs no DPDK.

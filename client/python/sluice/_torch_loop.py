@@ -40,39 +40,39 @@ class Loop:
 
     attachment  what sluice.torch.attach() has returned.
     optimizer   one, or a list; over this model's parameters. The loop runs it, for steps that this
-                rank has computed and for those that it has missed alike, so the body must not: a
-                call of optimizer.step() there raises InvalidArgument, as does AMP's GradScaler.
+                rank has computed and for steps that it has missed. A call of optimizer.step() in
+                the body raises InvalidArgument, as does AMP's GradScaler.
     scheduler   one, or a list, or None: its step() follows each optimizer step.
-    update      function called as update(step) in place of both, with the averaged gradients in
-                the parameters' .grad (None where no rank had one): for clipping, for a scheduler
-                with another period, ... It must depend on nothing that differs between ranks.
+    update      function called as update(step) in place of both, with the averaged gradients in the
+                parameters' .grad (None where no rank had one): for clipping, for a scheduler with
+                another period, ... Its effect must be equal on all ranks.
     extra       further objects with state_dict() and load_state_dict() that belong to a replica,
                 such as an average of the weights that `update` keeps.
-    share       where it stands that a step of k of the n live ranks counts k/n, so that a rate that
-                suits all ranks suits every k: 'gradient', or 'rate', which multiplies each
-                optimizer's lr by StepReport.share, k/n of the step's first chunk that any rank is
-                in, while its step() runs; schedules and state_dict() never see that. Default, with
-                late="requeue": 'rate' for optimizers that ignore the scale of gradients (Adam and
-                its kin in torch.optim), 'gradient' for the others, and one line of the logger
-                'sluice' that says so; without it nowhere.
-                By default torch.optim.SGD with momentum, Adam and AdamW also move at once by what
-                late gradients would have moved them meanwhile, at a rate smaller by sqrt(k/n): late
-                gradients and momentum diverge at rates at which either alone does not. A late
-                gradient counts at the rate that the step which takes it has.
+    share       where the factor k/n of a step with k of the n live ranks is applied, so that a rate
+                that suits all ranks suits every k. 'gradient': in the averages. 'rate': each
+                optimizer's lr is multiplied by StepReport.share, k/n of the step's first chunk that
+                any rank is in, while its step() runs; schedules and state_dict() never see that.
+                Default with late="requeue": 'rate' for optimizers that ignore the scale of
+                gradients (Adam and its kin in torch.optim), 'gradient' for the others, and one line
+                of the logger 'sluice' says so. Default otherwise: no factor. With the default
+                torch.optim.SGD with momentum, Adam and AdamW also make up for the lateness of
+                gradients, at a rate multiplied by sqrt(k/n) (Kosson et al., 2021): late gradients
+                and momentum diverge at rates at which either alone does not. A late gradient counts
+                at the rate of the step which takes it.
 
     At the start of each body .grad is None, and the model has the parameters after step - 1. The
-    body runs forward and backward, at most one of them outside of model.no_sync(); without any
-    this rank contributes nothing to the step, but takes part in it. A body's gradient that comes
+    body runs forward and backward, at most one of them outside of model.no_sync(). Without a
+    backward this rank contributes nothing to the step, but takes part in it. A gradient that comes
     too late is dropped, or goes into a later step (late="requeue").
 
     Parameters, buffers, optimizers, schedulers and `extra` are bit-identical on all ranks that have
-    applied the same steps, also on those that missed some, fell out of the appliance's window or
-    were started again. That needs the same version of torch and the same number of threads on all
-    ranks. Random numbers are each rank's own.
+    applied the same steps, including ranks that missed steps, fell out of the appliance's window or
+    were started again. This needs the same version of torch and the same number of threads on all
+    ranks. Each rank has its own random numbers.
 
-    When this rank has fallen behind too far, or has come back, the loop fetches all of that from a
-    peer; and gives it between its own steps when a peer needs it, which costs one copy of it. It
-    travels as plain values, not as pickle: it can break the training, but not run code.
+    A rank that has fallen too far behind, or has come back, takes all of this state from a peer. A
+    peer gives it between two of its steps, at the cost of one copy. The state travels as plain
+    values and not as pickle, so it can break the training but not run code.
 
     Use from one thread. Errors of the job come out of backward(), or of the loop itself.
     """

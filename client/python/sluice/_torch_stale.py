@@ -4,8 +4,8 @@ sluice.torch.
 A layer is a module with parameters of its own, in the order of modules(). step() starts a pull of
 each layer; the module's next forward waits for that pull and uses the values. optimizer.step()
 pushes the changes of the parameters, or the gradients if the appliance runs the optimizer. Until
-step() clipping, accumulation and scalers may change any gradient. A loop that changes none may have
-`_torch_early` push a layer as soon as its backward is done.
+step() the loop may change gradients. A loop that changes none may push during backward:
+`_torch_early`.
 """
 
 import contextlib
@@ -59,42 +59,46 @@ def update_of(optimizer):
 
 
 class StaleSynchronous(StepEngine):
-    """Trains `model` with parameters that the appliance keeps and a bound on their staleness.
+    """Trains `model` with parameters that the appliance keeps, and a bound on their staleness.
 
     model         a plain module (no DistributedDataParallel, no process group), float32 on the CPU.
-    optimizer     of its parameters; the loop calls step() and zero_grad() as ever.
-    address       'udp://HOST[:PORT]', ...; default SLUICE_ADDRESS.
-    bound         B: iteration t computes with what holds everybody's iterations up to t - 1 - B,
-                  and all of its own. 0: as synchronous training; None: asynchronous.
-    optimizer_at  'worker' (default): each runs the optimizer with its own gradient and pushes what
-                  it has changed, which counts 1/n. 'store': workers push gradients, and the
-                  appliance runs it, SGD or Adam, on their mean; with a bound above 0 SGD with
-                  momentum only, on each gradient / n as it comes.
-    push_at       'step' (default): all layers leave at step(). 'backward': each as soon as backward
-                  has passed it, for loops that do nothing to gradients or rates between the one
-                  backward and step(). The first step is watched: where the loop does, pushes stay
-                  at step(), and one line says why. What a later step does so is InvalidArgument.
-                  With the optimizer here, parameters change in the backward, layer by layer.
-    keep          True: parameters outlive their workers in the appliance, and who joins goes on
-                  with them. False: a run begins anew. Default: whether a job name is given (`job`,
-                  SLUICE_JOB). 'anew', 'take': as for sluice.Store.
+    optimizer     of its parameters; the loop calls step() and zero_grad() as usual.
+    address       default SLUICE_ADDRESS.
+    bound         B: iteration t reads parameters that hold all workers' iterations up to t - 1 - B,
+                  and all of this worker's (stale synchronous parallel; Ho et al., 2013). 0:
+                  synchronous training; None: asynchronous.
+    optimizer_at  'worker' (default): each worker runs the optimizer with its own gradient and
+                  pushes the changes, which count 1/n. 'store': workers push gradients, and the
+                  appliance runs SGD or Adam on their mean; with a bound above 0 SGD with momentum
+                  only, on each gradient / n.
+    push_at       'step' (default): all layers leave at step(). 'backward': each layer leaves when
+                  backward has passed it, for loops that change neither gradients nor rates between
+                  the one backward and step(). The first step is watched: if the loop changes one,
+                  pushes stay at step(), and one line of the log says why. A change in a later step
+                  raises InvalidArgument. With optimizer_at='worker' parameters change during
+                  backward, layer by layer.
+    keep          True: parameters outlive their workers in the appliance. False: a run begins anew.
+                  Default: whether a job name is given (`job`, SLUICE_JOB). 'anew', 'take': as for
+                  sluice.Store.
     options       rank, world_size, job, secret, run_id, reproducible, requests, ... as for
                   sluice.Store.
 
-    Rank 0's parameters are the initial ones; who joins later gets the current ones. Buffers and
-    frozen parameters stay each worker's own: see average_buffers(). Between step() and the next
-    forward parameters are those that this worker has come to: see flush() and synchronise().
+    Rank 0's parameters are the initial ones; a worker that joins later gets the current ones.
+    Buffers and frozen parameters stay each worker's own: see average_buffers(). Between step() and
+    the next forward the parameters are the newest that this worker has: see flush() and
+    synchronise().
 
-    Blocks until all ranks have joined. Raises InvalidArgument, naming the parameter or the option,
-    for what it does not work with, and what sluice.Store raises. Later errors come out of the
-    forward and of step(). A worker that is lost is not waited for.
+    Blocks until all ranks have joined. Raises InvalidArgument with the name of an unsupported
+    parameter or option, and all that sluice.Store raises. Later errors come out of the forward and
+    of step(). Nobody waits for a lost worker. Use from one thread.
 
-    iterations   done since the job began; a worker that joins later begins with that of the others.
-    reason       why pushes leave at step() though push_at is 'backward'; else None.
-    early_pushes  of layers, in backwards, so far.
-    suspended_s  that forwards have waited for others.
-    staleness    {iterations by which a layer's copy was behind this worker's own: how often it was
-                 read so}; at most the bound.
+    iterations    done since the job began; a worker that joins later begins with that of the
+                  others.
+    reason        why pushes leave at step() though push_at is 'backward'; else None.
+    early_pushes  number of layers that were pushed during backwards so far.
+    suspended_s   seconds that forwards have waited for other workers.
+    staleness     {iterations by which a layer's copy was behind this worker's own: count of such
+                  reads}; at most the bound.
     """
 
     def __init__(self, model, optimizer, address=None, *, bound=0, optimizer_at="worker",
@@ -321,16 +325,13 @@ class StaleSynchronous(StepEngine):
         return 0 if self._early is None else self._early.count
 
     def flush(self):
-        """Waits for all pulls. The parameters are then those that the next iteration may read.
-        Blocks as a forward does."""
+        """Waits for all pulls: the parameters are then those of the next iteration. Blocks."""
         for layer in self._layers:
             self._complete([layer])
 
     def synchronise(self, timeout=None):
-        """Waits until all ranks have pushed their iterations, and pulls the result. Then the
-        parameters are the same on all ranks, with any bound. All ranks that still train call it; it
-        blocks until they have.
-        """
+        """Waits until all ranks have pushed, and pulls: parameters are then equal. All that
+        still train call it."""
         self.flush()
         for layer in self._layers:
             self.store.wait_push(layer.index)
@@ -341,8 +342,8 @@ class StaleSynchronous(StepEngine):
         self.store.barrier(timeout)  # nobody pushes before everybody has read
 
     def state_dict(self):
-        """The model's state_dict() after flush(). For the newest parameters of all ranks call
-        synchronise() first, on all of them."""
+        """The model's state_dict() after flush(). For the newest of all ranks they all call
+        synchronise() first."""
         self.flush()
         return self.model.state_dict()
 
@@ -354,11 +355,9 @@ class StaleSynchronous(StepEngine):
             for name, parameter in zip(layer.names, layer.parameters)})
 
     def average_buffers(self, timeout=None):
-        """Replaces floating buffers by their mean over the ranks, other buffers by those of the
-        first rank.
-
-        All ranks that still train call it, and it blocks until they have. Buffers are then equal on
-        all ranks. A rank that is lost during the call counts on all ranks or on none.
+        """Replaces floating buffers by their mean over the ranks, others by the first rank's.
+        All ranks that still train call it; blocks until they have. A rank that is lost meanwhile
+        counts on all or on none.
         """
         average(self.store, list(self.model.buffers()), timeout)
 
@@ -370,8 +369,8 @@ class StaleSynchronous(StepEngine):
         return self.store.stats()
 
     def finish(self):
-        """Leaves the job in order, after all pushes have arrived. The parameters are those of
-        flush(). Model and optimizer are plain objects again."""
+        """Leaves the job in order, after flush() and all pushes. Model and optimizer are plain
+        objects again."""
         if self.store is None:
             return
         self.flush()

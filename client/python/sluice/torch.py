@@ -110,37 +110,40 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
 
 def overlap(ddp_model, optimizer, address=None, *, job=None, weight=1, rank=None, world_size=None,
             **options):
-    """attach(), and the next forward starts while gradients are still on their way: just before a
-    layer is used, this waits for its gradients and runs its part of the optimizer's step.
+    """Like attach(), and the next forward starts while gradients are still on their way.
+
+    Just before a layer is used, its forward waits for the layer's gradients and runs the layer's
+    part of the optimizer's step.
 
     optimizer  the object that the loop uses, over this model's parameters and any others. The loop
                stays as it is: backward(), optimizer.step(), scheduler.step(), zero_grad(), in the
-               usual orders. Parameters, the optimizer's state and the schedule come out bit for bit
+               usual orders. Parameters, the optimizer's state and the schedule have the same bits
                as with attach(). Wrap the model with gradient_as_bucket_view=True.
-    The others are those of attach().
 
-    step() notes the hyper-parameters; a schedule that runs before the update has happened does not
-    change it. Who looks at something in between gets what a plain loop would have, by waiting for
-    it: .grad, parameters through their modules (state_dict(), parameters(), evaluations, copies)
-    and through references that were taken before, such as a list of them or the optimizer's groups
-    (clipping of weights, moving averages, norms), the optimizer's state_dict(), a second backward
-    of the same forward. Not covered: tensors over the memory of a parameter that were made before
-    (p.data, p.detach()), optimizer.state itself, and extensions in C++ that get parameters from
-    such references; call flush() of the returned object first. A change through p.detach() that
-    came too early raises InvalidArgument. The last step is applied when the process ends, or by
-    detach(): where another rank has not taken it, detach() raises, or the exit status is 120.
+    The other arguments are those of attach().
 
-    A closure given to step() overlaps as well: it is called first, and its loss returned. So do
-    the wrappers that accelerate and Lightning put around an optimizer.
+    step() notes the hyper-parameters; a schedule that runs before the update does not change them.
+    A use of a value before its update first waits for the update, and so sees what it would see in
+    a plain loop: .grad, parameters through their modules (state_dict(), parameters(), evaluations,
+    copies) or through earlier references (a list of them, the optimizer's groups), the optimizer's
+    state_dict(), a second backward of the same forward. Three uses are not noticed: tensors over a
+    parameter's memory that were made earlier (p.data, p.detach()), optimizer.state itself, and C++
+    extensions that take parameters from such references. Call flush() of the returned object before
+    these. A change through p.detach() that came too early raises InvalidArgument. The last update
+    is applied by detach() or at the end of the process; if another rank has not taken the step,
+    detach() raises, or the exit status is 120.
 
-    With torch.compile, compile the model's blocks (not the whole) before overlap(): each block
-    then waits for its own gradients. Blocks may be of any size; their parameters come as one.
+    A closure given to step() overlaps as well: it is called first, and its loss is returned. The
+    wrappers that accelerate and Lightning put around an optimizer overlap too.
 
-    Steps are done as by attach(), with one warning (of the logger 'sluice') that says why, when
+    With torch.compile, compile the model's blocks (not the whole) before overlap(). Each block then
+    waits for its own gradients, all at once.
+
+    Steps are done as by attach(), with one warning of the logger 'sluice' that says why, when
 
       - the optimizer is not one of torch.optim that treat each parameter by itself (SGD, Adam,
         AdamW, Adagrad, RMSprop, ...), for example LBFGS or a subclass;
-      - step() has hooks, or is given something else than a closure;
+      - step() has hooks, or an argument that is not a closure;
       - gradients are read between backward() and step(): clipping by norm, GradScaler, another
         optimizer over this model;
       - parameters are used between step() and the next forward through references: see above;
@@ -149,11 +152,11 @@ def overlap(ddp_model, optimizer, address=None, *, job=None, weight=1, rank=None
         else in this process than such blocks is compiled after overlap(): then from there on.
 
     A sum with fewer than all ranks (k < n) needs a sluice.torch.Loop, which owns the optimizer;
-    here such a policy, and a solo_group(), are refused.
+    overlap() refuses such a policy, and a solo_group().
 
     Returns an `Overlap`. Blocks and raises as attach(). Later errors, such as PeerLost, come out of
-    backward() or out of the forward, with their own type; the parameters are then of two steps, so
-    go on from a checkpoint.
+    backward() or of the forward, with their own type. The parameters are then of two steps, so go
+    on from a checkpoint.
     """
     if isinstance(ddp_model, DistributedDataParallel) and not _settings.disabled():
         if not hasattr(optimizer, "param_groups"):
@@ -328,9 +331,11 @@ def _follows(*kinds):
 
 @_follows(Attachment, Overlap, SoloAttachment)
 class Disabled:
-    """What attach() and overlap() return under SLUICE_DISABLE=1: DDP works as if they had not been
-    called. A Loop over it runs the optimizer after each body, and no more. What may be called of an
-    Attachment, an Overlap or a SoloAttachment may be called of this, without effect.
+    """What attach() and overlap() return under SLUICE_DISABLE=1: DDP works as if they had not
+    been called.
+
+    It has the methods of an Attachment, an Overlap and a SoloAttachment, without effect. A Loop
+    over it runs the optimizer after each body, and does no more.
     """
 
     job = None
