@@ -38,6 +38,15 @@ std::string& last_error();
 // Keeps the text for sluice_last_error().
 sluice_status remember(const Status& status);
 
+// The exception by which GNU's C++ library unwinds a cancelled thread. LLVM's has no name for it,
+// and its `catch (...)` lets it pass.
+struct NeverThrown {};
+#ifdef __GLIBCXX__
+using ForcedUnwind = abi::__forced_unwind;
+#else
+typedef NeverThrown ForcedUnwind;
+#endif
+
 // What a body throws, but for a lack of memory and a cancelled thread's unwinding, as a Status.
 template <class Body>
 Status caught(Body body) {
@@ -45,7 +54,7 @@ Status caught(Body body) {
     return body();
   } catch (const std::bad_alloc&) {
     throw;
-  } catch (const abi::__forced_unwind&) {
+  } catch (const ForcedUnwind&) {
     throw;
   } catch (const std::exception& error) {
     return {StatusCode::kInternal, error.what()};
