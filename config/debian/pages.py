@@ -185,7 +185,7 @@ def main(source, staged):
                for name, _, command in subcommands(parser)}
     pages = command_pages(parser, version, modules)
     pages["appliance.toml.5"] = settings_page(source / "config" / "appliance.toml", version)
-    pages["sluicectl.1"] = control_page(source / "dataplane" / "ops" / "sluicectl", version)
+    pages["sluicectl.1"] = control_page(staged / "usr" / "bin" / "sluicectl", version)
     pages["sluiced.8"] = (source / "config" / "debian" / "sluiced.8").read_text()
     for name, text in pages.items():
         folder = staged / "usr" / "share" / "man" / f"man{name[-1]}"
