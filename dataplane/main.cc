@@ -42,16 +42,15 @@ constexpr int kFailed = 1;
 int open_signals() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, number);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&signals, number);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   return signalfd(-1, &signals, SFD_CLOEXEC);
 }
 
-constexpr auto kStatusEvery = std::chrono::seconds(1);
+constexpr auto kLookEvery = std::chrono::milliseconds(100);
 
-// Waits for the next signal, but no longer than `timeout`, where negative is without end. 0: none
-// came.
+// Waits for the next signal, but no longer than `timeout`. 0: none came.
 int next_signal(int signals, std::chrono::milliseconds timeout) {
   pollfd descriptor{.fd = signals, .events = POLLIN, .revents = 0};
   signalfd_siginfo info{};
@@ -64,22 +63,24 @@ int next_signal(int signals, std::chrono::milliseconds timeout) {
 // What `systemctl status` shows.
 std::string status_of(const Appliance& appliance) {
   const std::string why =
-      sluice::dataplane::join_reasons(why_not_ready(appliance.counters(), false));
+      sluice::dataplane::join_reasons(why_not_ready(appliance.counters(), appliance.is_draining()));
   return why.empty() ? "ready: " + appliance.summary() : "not ready: " + why;
 }
 
-// Returns when the process shall end.
-void serve(int signals, const Appliance& appliance, Reloader& reloader,
-           const ServiceManager& manager) {
+// Returns when the process shall end: by a signal, or drained, which sluicectl may ask for too.
+void serve(int signals, Appliance& appliance, Reloader& reloader, const ServiceManager& manager) {
   sluice::dataplane::Pulse pulse(appliance.counters(), [&appliance] {
     return appliance.inspect([](const sluice::agg::Jobs&, sluice::TimeNs) {});
   });
   std::string status = status_of(appliance);
   manager.ready(status);
   auto alive_at = std::chrono::steady_clock::now();
-  for (;;) {
-    const int number =
-        next_signal(signals, manager.listens() ? kStatusEvery : std::chrono::milliseconds(-1));
+  while (!appliance.is_drained()) {
+    const int number = next_signal(signals, kLookEvery);
+    if (number == SIGUSR1) {
+      spdlog::info("SIGUSR1 received: asking the workers to move, and ending when they have");
+      appliance.drain();
+    }
     if (number == SIGHUP) {
       manager.reloading();
       const auto changes = reloader.reload();
@@ -136,7 +137,8 @@ int print_ports(const std::string& path) {
 sluice::dataplane::MetricsSource metrics_source(const Appliance& appliance) {
   return {.blocks = appliance.counters(),
           .buffers = [&appliance] { return appliance.buffers(); },
-          .inspect = [&appliance](const auto& look) { return appliance.inspect(look); }};
+          .inspect = [&appliance](const auto& look) { return appliance.inspect(look); },
+          .draining = [&appliance] { return appliance.is_draining(); }};
 }
 
 // control.sock in the folder that the service manager has made, where the file names no socket.
@@ -161,6 +163,13 @@ sluice::Result<std::unique_ptr<ControlSocket>> open_control(
       .summary = appliance.summary(),
       .buffers = [&appliance] { return appliance.buffers(); },
       .visit = [&appliance](const auto& visit) { return appliance.operate(visit); },
+      .draining = [&appliance] { return appliance.is_draining(); },
+      .drain =
+          [&appliance] {
+            spdlog::info("asked to drain: asking the workers to move, and ending when they have");
+            appliance.drain();
+            return sluice::Status();
+          },
       .reload = [&reloader] { return reloader.reload(); },
       .set_log_level = [&reloader](const auto& level) { return reloader.set_log_level(level); }};
   return ControlSocket::start(options, [box = std::move(box)](const auto& words) {
@@ -227,6 +236,7 @@ int main(int argc, char** argv) {
   app.add_flag("--check-config", check_only, "check the file, print every error, and end");
   app.add_flag("--ports", ports_only,
                "open the ports, print what their devices offer and what of it is used, and end");
+  app.footer("signals: SIGTERM ends it, SIGUSR1 drains it: it ends once all workers have moved");
   app.set_version_flag("--version", "sluiced " SLUICE_VERSION);
   CLI11_PARSE(app, argc, argv);
   if (check_only) return check_config(path);

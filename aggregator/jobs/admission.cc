@@ -262,6 +262,11 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& latest, co
   const JobsOptions& options = began ? *entry->options : latest;
   if (Refusal refusal = check_request(request, options); !refusal.ok())
     return refuse_job(std::move(refusal));
+  const bool same_run = entry != nullptr && entry->run_id == request.join.run_id;
+  if (same_run && entry->epoch < request.join.epoch)
+    return {.kind = Kind::kReplace, .refusal = {}, .spec = {}};
+  if (same_run && entry->epoch > request.join.epoch)  // a challenge has told it so
+    return {.kind = Kind::kLater, .refusal = {}, .spec = {}};
   if (Refusal refusal = check_resumption(request, options, entry); !refusal.ok())
     return refuse_job(std::move(refusal));
   if (entry != nullptr) {

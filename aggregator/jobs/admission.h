@@ -62,12 +62,13 @@ struct JobDecision {
     kJoin,        // the request is for the job under its name
     kAskMembers,  // the job under its name is of another run, whose members may have died just now:
                   // they are asked
-    kReplace,     // the job is of another run and makes way; then decide again, without it
+    kReplace,     // the job is of another run and makes way, or of this one before it moved; then
+                  // decide again, without it
     kAdopt,       // the job is a kept store that the request agrees with: it is this run's now
     kFound,       // a new job, of `spec` but for its id
     kMakeRoom,    // a new job when another has made way, which happens once all ranks ask
     kLater,       // a new job when the shards have released one that is being removed; the worker
-                  // asks again
+                  // asks again. Or the job has moved on, and the worker will follow
   };
   Kind kind{};
   Refusal refusal;  // kRefuse

@@ -58,6 +58,7 @@ struct ControlContext {
   const wire::HmacKey boot_key;
   Outbox outbox;
   std::uint64_t next_serial = 1;
+  bool draining = false;                // no new jobs
   std::uint64_t furthest_searches = 0;  // see Jobs::furthest_searches()
 };
 

@@ -58,7 +58,9 @@ std::string describe_early_end(const JobEntry& entry, Rank rank,
 void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why, TimeNs now) {
   MemberEntry& member = entry_.member(rank);
   CHECK(!member.has_left() && !member.is(MemberPhase::kFree));
-  const bool abnormal = leave.reason == wire::LeaveReason::kAbnormal;
+  const bool abnormal =
+      leave.reason == wire::LeaveReason::kAbnormal ||
+      (leave.reason == wire::LeaveReason::kMoved && entry_.goes_on());  // no such job moves
   const DurationNs silent_ns = now - entry_.last_heard_ns(rank, context_.clock);
   member.left_ns = now;
   if (leave.reason == wire::LeaveReason::kAborted && !entry_.ended()) {
@@ -83,7 +85,9 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
   member.change_to(MemberPhase::kLeft);
   if (entry_.job != nullptr) entry_.shared(rank).reachable.store(false, std::memory_order_release);
 
-  if (entry_.running()) {
+  // Nobody ends its part: the others follow, and no step is completed here without this rank.
+  const bool moved = leave.reason == wire::LeaveReason::kMoved;
+  if (entry_.running() && !moved) {
     if (abnormal) {
       fail(wire::NoticeCode::kMemberLeft, rank,
            describe_loss(entry_, rank, "left with an error", silent_ns), now);
@@ -243,13 +247,23 @@ void JobControl::fail(wire::NoticeCode code, Rank about, std::string why, TimeNs
 }
 
 void JobControl::replace(const Request& request) {
-  CHECK(entry_.listed && entry_.run_id != request.join().run_id);
-  fail(wire::NoticeCode::kReplaced, request.rank(),
-       text("job '%s': run %016" PRIx64 " was silent for more than %.0f s and gave way to run "
-            "%016" PRIx64 " (rank %u at %s)",
-            entry_.name.c_str(), entry_.run_id, seconds(kTakeoverSilence), request.join().run_id,
-            unsigned{request.rank().value}, std::string(request.origin.address).c_str()),
-       request.now);
+  const wire::Join& join = request.join();
+  const bool moved = entry_.run_id == join.run_id;
+  CHECK(entry_.listed && (!moved || entry_.epoch < join.epoch));
+  const std::string address(request.origin.address);
+  if (moved)
+    fail(wire::NoticeCode::kMoved, request.rank(),
+         text("job '%s' has moved %u times and goes on here anew (rank %u at %s)",
+              entry_.name.c_str(), std::uint32_t{join.epoch}, unsigned{request.rank().value},
+              address.c_str()),
+         request.now);
+  else
+    fail(wire::NoticeCode::kReplaced, request.rank(),
+         text("job '%s': run %016" PRIx64 " was silent for more than %.0f s and gave way to run "
+              "%016" PRIx64 " (rank %u at %s)",
+              entry_.name.c_str(), entry_.run_id, seconds(kTakeoverSilence), join.run_id,
+              unsigned{request.rank().value}, address.c_str()),
+         request.now);
   entry_.listed = false;
   release();
 }

@@ -24,6 +24,7 @@ JobControl::JobControl(ControlContext& context, const JoinRequest& founder, JobS
   entry_.name = spec.name;
   entry_.ordinal = join.ordinal;
   entry_.run_id = join.run_id;
+  entry_.epoch = join.epoch;
   entry_.gradients = join.layouts[kTensorStream];
   entry_.averaging = join.averaging;
   entry_.wire = join.wire;
@@ -131,6 +132,14 @@ void JobControl::ask_members(const JoinRequest& asked) {
   for (std::uint16_t rank = 0; rank < entry_.world_size(); ++rank)
     if (entry_.member(Rank{rank}).is(MemberPhase::kJoined))
       context_.outbox.send(entry_, Rank{rank}, wire::PacketType::kPing);
+}
+
+void JobControl::drain() {
+  if (entry_.ended()) return;
+  entry_.drains = true;
+  for (std::uint16_t rank = 0; rank < entry_.world_size(); ++rank)
+    if (entry_.member(Rank{rank}).is(MemberPhase::kJoined))
+      context_.outbox.send(entry_, Rank{rank}, wire::PacketType::kStatus);
 }
 
 void JobControl::adopt(const JoinRequest& asked) {

@@ -30,8 +30,11 @@ class JobControl {
   // processes are heard within a keepalive, and silence ends by itself. So no member becomes a
   // suspect by this.
   void ask_members(const JoinRequest& asked);
-  // Another run takes the name: all members of this one are silent, left or gone.
+  // Another run takes the name: all members of this one are silent, left or gone. Or the run itself
+  // comes back with a higher epoch, and no member of this one is heard any more.
   void replace(const Request& request);
+  // The appliance is to end: the members are asked to go on with another one.
+  void drain();
   // Another run goes on with the store that is kept.
   void adopt(const JoinRequest& asked);
 

@@ -220,6 +220,19 @@ void Jobs::shutdown(TimeNs clock_ns) {
   }
 }
 
+void Jobs::drain(TimeNs clock_ns) {
+  context_->clock.advance(clock_ns);
+  context_->draining = true;
+  for (auto& control : controls_)
+    if (control != nullptr) control->drain();
+}
+
+bool Jobs::is_empty() const noexcept {
+  return std::ranges::all_of(controls_, [](const auto& control) {
+    return control == nullptr || control->entry().ended() || control->entry().live_count() == 0;
+  });
+}
+
 // ---- what waits for the caller ----
 
 bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs clock_ns) {

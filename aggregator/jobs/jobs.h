@@ -168,6 +168,11 @@ class Jobs {
   void change_options(JobsOptions options);
   // The appliance is ending: poll_transmit() hands out notices to all members.
   void shutdown(TimeNs now);
+  // The appliance is to end once nobody needs it: new jobs are refused, and members are asked to
+  // move to another appliance at the end of their step.
+  void drain(TimeNs now);
+  // No process is a member of any job.
+  bool is_empty() const noexcept;
 
   const VerdictCounters& verdicts() const noexcept { return verdicts_; }
   // Live jobs, for metrics; a Job stays valid until its kRemoveJob has been released by all shards.

@@ -27,6 +27,14 @@ Refusal wrong_secret(const JoinRequest& asked, std::string_view secret) {
                        std::string(asked.address).c_str(), difference)};
 }
 
+Refusal refuse_draining(const JoinRequest& asked) {
+  return {.code = wire::RefuseCode::kDraining,
+          .text = text("job '%s': this appliance is being drained and takes no new jobs (rank %u "
+                       "at %s): join another appliance, or this one once it has been started again",
+                       printable(asked.name()).c_str(), unsigned{asked.rank.value},
+                       std::string(asked.address).c_str())};
+}
+
 }  // namespace
 
 bool is_foreign_join(std::span<const std::uint8_t> datagram) noexcept {
@@ -66,21 +74,29 @@ ControlResult Jobs::join(const Request& request) {
                           .now = request.now,
                           .prints = request.packet.payload()};
   const wire::Join& join = asked.join;
+  JobControl* control = find(asked.name(), join.ordinal);
+  const bool known = control != nullptr && control->entry().run_id == join.run_id;
+  const std::uint32_t epoch = known ? control->entry().epoch : 0;
+  // A member that is on its way asks again, here when the next process answers, or elsewhere.
+  const bool is_strange = !known || epoch != join.epoch;
+  if (context_->draining && is_strange && join.was_member != 0) return {.verdict = Verdict::kJoin};
   if (join.has_proof == 0) {
     const Refusal refusal = check_size(asked, request.packet.bytes().size());
-    return refusal.ok() ? challenge(request, context_->boot_key) : refuse(request, refusal, false);
+    return refusal.ok() ? challenge(request, context_->boot_key, epoch)
+                        : refuse(request, refusal, false);
   }
 
   // A nonce that is not ours belongs to another address or to the appliance before its restart: an
   // honest worker simply proves itself again.
   if (!wire::same_digest(server_nonce(request, context_->boot_key), join.server_nonce))
-    return challenge(request, context_->boot_key);
+    return challenge(request, context_->boot_key, epoch);
   if (std::ranges::none_of(context_->secrets, [&](const wire::HmacKey& secret) {
         return wire::same_digest(wire::join_proof(secret, request.rank().value, join), join.proof);
       }))
     return refuse(request, wrong_secret(asked, context_->options->secret), false);
 
-  JobControl* control = find(asked.name(), join.ordinal);
+  if (context_->draining && is_strange) return refuse(request, refuse_draining(asked), true);
+
   const auto decide = [&] {
     const JobEntry* entry = control == nullptr ? nullptr : &control->entry();
     return decide_job(asked, *context_->options, entry, usage(asked), context_->clock);

@@ -25,8 +25,9 @@ ServerNonce server_nonce(const Request& request, const wire::HmacKey& boot_key) 
   return result;
 }
 
-ControlResult challenge(const Request& request, const wire::HmacKey& boot_key) {
-  wire::Challenge body{.nonce = request.join().nonce};
+ControlResult challenge(const Request& request, const wire::HmacKey& boot_key,
+                        std::uint32_t epoch) {
+  wire::Challenge body{.nonce = request.join().nonce, .epoch = epoch};
   const auto nonce = server_nonce(request, boot_key);
   std::memcpy(body.server_nonce, nonce.data(), nonce.size());
   const std::size_t bytes = wire::encode(request.reply, {.rank = request.rank().value}, body);
@@ -117,6 +118,7 @@ std::size_t write_status(const JobEntry& entry, Rank rank, std::uint32_t echo_us
                     .mask_words = static_cast<std::uint8_t>(words),
                     .left = member.has_left()};
   if (entry.job != nullptr) body.resume_step = entry.job->resumed_step();
+  body.draining = entry.drains;
   const Resyncs& resyncs = entry.resyncs;
   if (entry.goes_on() && resyncs.state() == Resyncs::State::kOpen) {
     // A process that took the source's rank has nothing to give.

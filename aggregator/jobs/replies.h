@@ -24,7 +24,7 @@ using ServerNonce = std::array<std::uint8_t, wire::kNonceBytes>;
 
 // To joins. The nonce binds a challenge to where the request came from, so nothing is remembered.
 ServerNonce server_nonce(const Request& request, const wire::HmacKey& boot_key) noexcept;
-ControlResult challenge(const Request& request, const wire::HmacKey& boot_key);
+ControlResult challenge(const Request& request, const wire::HmacKey& boot_key, std::uint32_t epoch);
 // `proven`: the sender has proven the secret, so the whole text fits.
 ControlResult refuse(const Request& request, const Refusal& refusal, bool proven);
 ControlResult preparing(const Request& request, std::uint8_t percent);

@@ -64,6 +64,8 @@ struct [[gnu::packed]] Join {
   std::uint8_t was_member = 0;
   // The gradient step that it was in there; 0: the job had not started for it.
   std::uint32_t resume_step = 0;
+  // How often this run has moved to another appliance, as far as the process knows.
+  std::uint32_t epoch = 0;
   char name[kMaxJobNameBytes] = {};
   std::uint8_t server_nonce[kNonceBytes] = {};
   std::uint8_t proof[kProofBytes] = {};
@@ -72,6 +74,9 @@ struct [[gnu::packed]] Join {
 struct [[gnu::packed]] Challenge {
   static constexpr PacketType kType = PacketType::kChallenge;
   std::uint64_t nonce = 0;
+  // With which members of the run have joined here; 0 if none has. A process with a lower one
+  // follows them.
+  std::uint32_t epoch = 0;
   std::uint8_t server_nonce[kNonceBytes] = {};
 };
 
@@ -114,6 +119,7 @@ enum class RefuseCode : std::uint16_t {
   kBadRequest = 9,
   kEnded = 10,
   kPolicy = 11,
+  kDraining = 12,
 };
 
 struct [[gnu::packed]] Refuse {  // then text_bytes of UTF-8
@@ -141,6 +147,7 @@ enum class LeaveReason : std::uint8_t {
   kAbnormal = 1,
   kUneven = 2,   // in order; the ranks are meant to end at different steps
   kAborted = 3,  // ends the job for all, with the text
+  kMoved = 4,    // the job goes on at another appliance
 };
 
 struct [[gnu::packed]] Leave {  // then text_bytes of UTF-8: why, of kAborted
@@ -208,6 +215,7 @@ struct [[gnu::packed]] Status {
   // The gradient step with which the job begins here, of a job that goes on from an appliance that
   // is lost; 0: the job is new.
   std::uint32_t resume_step = 0;
+  std::uint8_t draining = 0;  // 1: the appliance is to end; its members move to another one
 };
 
 struct [[gnu::packed]] Ping {
@@ -225,6 +233,7 @@ enum class NoticeCode : std::uint16_t {
   kReplaced = 6,      // a new run took the job's name
   kStepLimit = 7,     // step numbers are used up
   kResyncHold = 8,    // this member's resync took longer than the window could be held
+  kMoved = 9,         // the run has moved on, and this member has not heard of it
 };
 
 struct [[gnu::packed]] Notice {  // then text_bytes of UTF-8

@@ -224,7 +224,8 @@ Verdict check(const Join& body, Tail& tail) noexcept {
 }
 
 Verdict check(const Status& body, Tail& tail) noexcept {
-  return body.state > JobState::kEnded ? Verdict::kBadField : check_mask(body.mask_words, tail);
+  const bool possible = body.state <= JobState::kEnded && body.draining <= 1;
+  return possible ? check_mask(body.mask_words, tail) : Verdict::kBadField;
 }
 
 Verdict check(const Refuse& body, Tail& tail) noexcept { return check_text(body.text_bytes, tail); }
@@ -233,7 +234,7 @@ Verdict check(const Differs& body, Tail& tail) noexcept {
 }
 Verdict check(const Notice& body, Tail& tail) noexcept { return check_text(body.text_bytes, tail); }
 Verdict check(const Leave& body, Tail& tail) noexcept {
-  if (body.reason > LeaveReason::kAborted) return Verdict::kBadField;
+  if (body.reason > LeaveReason::kMoved) return Verdict::kBadField;
   if (body.text_bytes > kMaxReasonBytes) return Verdict::kBadLength;
   return check_text(body.text_bytes, tail);
 }

@@ -237,6 +237,12 @@ BufferUse Appliance::buffers() const {
   return {rte_mempool_in_use_count(pool), pool->size};
 }
 
+void Appliance::drain() { state_->control->drain(); }
+
+bool Appliance::is_drained() const { return state_->control->is_drained(); }
+
+bool Appliance::is_draining() const { return state_->control->is_draining(); }
+
 bool Appliance::inspect(const std::function<void(const agg::Jobs&, TimeNs)>& inspection) const {
   return state_->control->inspect(inspection);
 }

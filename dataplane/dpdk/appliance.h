@@ -36,6 +36,17 @@ class Appliance {
   CounterBlocks counters() const;
   BufferUse buffers() const;
 
+  // The appliance is to end once nobody needs it. New jobs are refused from now on. Members of
+  // synchronous jobs are asked to move to the next of their addresses at the end of their step;
+  // jobs with k < n, and stores, are waited for. Any thread; does not block; again has no effect.
+  void drain();
+  // Since drain() no worker is a member of any job, or five seconds have passed and only
+  // synchronous jobs are left, which have no other address and wait for the next process: this one
+  // may end.
+  bool is_drained() const;
+  // drain() was called: no new job is taken.
+  bool is_draining() const;
+
   // Runs `inspection` on the control thread, which owns the jobs, and returns when it is done.
   // False: the appliance is ending. The inspection may keep copies of values only.
   bool inspect(const std::function<void(const agg::Jobs&, TimeNs)>& inspection) const;

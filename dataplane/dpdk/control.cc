@@ -97,6 +97,7 @@ std::size_t Control::loop(TimeNs now) {
     watch_jobs(now);
     next_watch_ns_ = now + kWatchInterval;
   }
+  if (drain_.load(std::memory_order_relaxed)) watch_drain(now);
   run_inspections(now);
   return work;
 }

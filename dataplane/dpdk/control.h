@@ -35,6 +35,11 @@ class Control {
   // thread.
   void stop();
 
+  // Any thread: see Appliance::drain() and is_drained().
+  void drain() noexcept { drain_.store(true, std::memory_order_relaxed); }
+  bool is_draining() const noexcept { return drain_.load(std::memory_order_relaxed); }
+  bool is_drained() const noexcept { return drained_.load(std::memory_order_relaxed); }
+
   // Any thread but the control thread: runs `inspection` on the control thread, between two rounds,
   // and returns when it is done. False: the thread does not run.
   bool inspect(const Inspection& inspection);
@@ -67,6 +72,7 @@ class Control {
   void note_result(const agg::ControlResult& result, const std::string& address, TimeNs now);
   void watch_ports(TimeNs now);
   void watch_jobs(TimeNs now);
+  void watch_drain(TimeNs now);
   void suspect_behind(PortIndex port, TimeNs now);
   void send(const MemberPath& path, wire::Bytes datagram);
   void run_inspections(TimeNs now);
@@ -92,7 +98,12 @@ class Control {
   LogLimit refusals_;
   LogLimit conflicts_;
 
+  TimeNs drain_since_ns_ = 0;
+  TimeNs drained_told_ns_ = 0;  // when the jobs that hold up a drain were logged last; 0: no drain
+
   std::atomic<bool> stop_{false};
+  std::atomic<bool> drain_{false};
+  std::atomic<bool> drained_{false};  // written by the control thread
   std::mutex mutex_;
   std::condition_variable done_;
   std::deque<std::pair<std::uint64_t, Inspection>> inspections_;  // under mutex_

@@ -3,6 +3,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "aggregator/base/text.h"
 #include "dataplane/dpdk/control.h"
 #include "dataplane/host/unreachable.h"
 
@@ -10,6 +11,8 @@ namespace sluice::dataplane {
 namespace {
 
 constexpr int kLogsPerSecond = 5;
+constexpr DurationNs kDrainReport = 5 * kSecond;
+constexpr DurationNs kDrainGrace = 5 * kSecond;  // members move within one
 
 // The text of a notice without the job's name in front, which the log line has already.
 std::string without_name(const agg::JobView& view, std::string_view notice) {
@@ -129,6 +132,34 @@ void Control::watch_jobs(TimeNs now) {
     seen.emplace(view.id.value, std::move(text));
   }
   announced_.swap(seen);
+}
+
+// A synchronous job that has not moved by now has no other appliance, or does not reach it. It
+// waits for the next process here, as after SIGTERM.
+void Control::watch_drain(TimeNs now) {
+  if (drained_told_ns_ == 0) {
+    jobs_.drain(now);
+    drain_since_ns_ = drained_told_ns_ = now;
+  }
+  std::string stays;
+  bool waits = false;
+  for (const agg::JobView& view : jobs_.views()) {
+    if (view.state == wire::JobState::kEnded || view.joined_count == 0) continue;
+    const bool synchronous = view.job == nullptr || (!view.job->spec.store &&
+                                                     !view.job->spec.policy.tolerates_stragglers());
+    waits |= !synchronous || now - drain_since_ns_ < kDrainGrace;
+    stays += text("%s%u of %u workers of job \"%s\"", stays.empty() ? "" : ", ", view.joined_count,
+                  view.world_size, std::string(view.name).c_str());
+  }
+  if (is_drained()) return;
+  if (!waits) {
+    spdlog::info("drained: {}", stays.empty() ? "no worker is a member of any job"
+                                              : stays + " wait for the next process here");
+    return drained_.store(true, std::memory_order_relaxed);
+  }
+  if (now - drained_told_ns_ < kDrainReport) return;
+  drained_told_ns_ = now;
+  spdlog::info("draining: still here are {}", stays);
 }
 
 }  // namespace sluice::dataplane

@@ -202,7 +202,7 @@ std::string kick(const Box& box, Arguments words) {
 }
 
 std::string drain(const Box& box, Arguments) {
-  return done(box.drain(), "the box takes no new job; it ends once the last job has ended");
+  return done(box.drain(), "the box asks the workers to move, takes no new job, and ends when they have");
 }
 
 std::string reload(const Box& box, Arguments) {

@@ -32,7 +32,8 @@ StatusCode code_of(wire::NoticeCode code) noexcept {
     case wire::NoticeCode::kStepLimit: return StatusCode::kExhausted;
     case wire::NoticeCode::kResyncHold: return StatusCode::kRefused;
     case wire::NoticeCode::kShutdown:
-    case wire::NoticeCode::kReplaced: break;
+    case wire::NoticeCode::kReplaced:
+    case wire::NoticeCode::kMoved: break;
   }
   return StatusCode::kClosed;
 }
