@@ -6,10 +6,11 @@ namespace sluice::client {
 namespace {
 
 Status bad_address(std::string_view text, std::string_view why) {
-  return {StatusCode::kInvalidArgument,
-          "address \"" + std::string(text) + "\": " + std::string(why) +
-              "; expected udp://10.0.0.1:7700, vhost://10.0.0.1:7700/path/to/socket, "
-              "inproc://name or bcube://n,k?levels=ADDRESS,..."};
+  return {StatusCode::kInvalidArgument, "address \"" + std::string(text) +
+                                            "\": " + std::string(why) +
+                                            "; expected udp://10.0.0.1:7700 (or several, with "
+                                            "commas), vhost://10.0.0.1:7700/path/to/socket, "
+                                            "inproc://name or bcube://n,k?levels=ADDRESS,..."};
 }
 
 // Splits "host", "host:port", "[v6]" or "[v6]:port". Empty result: fine.
@@ -69,12 +70,33 @@ Result<Address> parse_address(std::string_view text) {
   } else if (scheme == "udp") {
     address.scheme = Address::Scheme::kUdp;
     if (rest.ends_with('/')) rest.remove_suffix(1);
+    const std::size_t comma = rest.find(',');
+    for (std::string_view others = rest; comma != std::string_view::npos;) {
+      others.remove_prefix(others.find(',') + 1);
+      Address other;
+      const std::string_view problem = split_host_port(others.substr(0, others.find(',')), other);
+      if (!problem.empty()) return bad_address(text, problem);
+      address.others.emplace_back(std::move(other.host), other.port);
+      if (others.find(',') == std::string_view::npos) break;
+    }
+    rest = rest.substr(0, comma);
   } else {
     return bad_address(text, "unknown scheme \"" + std::string(scheme) + "\"");
   }
   const std::string_view problem = split_host_port(rest, address);
   if (!problem.empty()) return bad_address(text, problem);
   return address;
+}
+
+std::vector<std::string> texts_of(const Address& address) {
+  std::vector<std::string> texts;
+  const auto add = [&](const std::string& host, std::uint16_t port) {
+    const bool ipv6 = host.find(':') != std::string::npos;
+    texts.push_back("udp://" + (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port));
+  };
+  add(address.host, address.port);
+  for (const auto& [host, port] : address.others) add(host, port);
+  return texts;
 }
 
 }  // namespace sluice::client

@@ -92,6 +92,10 @@ Result<std::unique_ptr<Transport>> open_line(const JoinRequest& request, const s
                         std::to_string(facts.receive_credit_packets) + " packets, offloads " +
                         (facts.offloads.empty() ? "none" : facts.offloads));
   if (address.value().scheme != Address::Scheme::kUdp) options.restart_timeout_ns = 0;
+  if (!address.value().others.empty()) {
+    options.addresses = texts_of(address.value());
+    options.appliance_address = options.addresses.front();
+  }
   options.receive_credit_packets = facts.receive_credit_packets;
   options.more_credit = facts.more_credit;
   options.path_datagram_bytes = facts.path_datagram_bytes;
@@ -106,6 +110,23 @@ SessionOptions options_of(const JoinRequest& request) {
   return options;
 }
 
+// With a standby its members must agree where the job is, which only those of a synchronous job do
+// without a vote: no step of it is completed anywhere without each of them.
+Status check_standby(const SessionOptions& options) {
+  if (options.addresses.size() < 2) return {};
+  std::string why;
+  if (options.store)
+    why = "a parameter store";
+  else if (options.has_policy && options.policy.tolerates_stragglers())
+    why = "a job with k < n";
+  if (!why.empty())
+    why += " does not move to another appliance: its members could go on at two places at once";
+  else if (options.restart_timeout_ns == 0)
+    why = "without a restart_timeout a job does not move to another appliance";
+  if (why.empty()) return {};
+  return {StatusCode::kInvalidArgument, error_prefix(options) + why + "; give one address"};
+}
+
 Result<Opened> open_session(const JoinRequest& request) {
   Result<Layout> layout = make_layout(request, request.session.world_size);
   if (!layout.ok()) return layout.status();
@@ -117,6 +138,7 @@ Result<Opened> open_session(const JoinRequest& request) {
   Result<std::unique_ptr<Transport>> transport =
       open_line(request, request.address, 1, false, opened.options);
   if (!transport.ok()) return transport.status();
+  if (Status status = check_standby(opened.options); !status.ok()) return status;
   auto session =
       std::make_unique<Session>(opened.options, std::move(layout).value(), monotonic_now());
   opened.session = session.get();

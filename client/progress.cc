@@ -145,6 +145,7 @@ void Progress::fill_transmit_burst(Lane& lane, std::size_t most, TimeNs now, Giv
     slot.bytes = transmit.bytes;
     slot.payload = transmit.payload;
     slot.port_offset = transmit.port_offset;
+    slot.address = transmit.address;
     if (!slot.payload.empty()) shared_.reading.store(true, std::memory_order_relaxed);
     bytes += slot.total_bytes();
     give_way();
@@ -224,6 +225,8 @@ bool Progress::act(TimeNs now) {
 }
 
 void Progress::handle_path_event(Session& session, const PathEvent& event, TimeNs now) {
+  const bool elsewhere = event.address != session.address();  // the job is not there
+  if (elsewhere && event.kind != PathEvent::Kind::kBroken) return;
   switch (event.kind) {
     case PathEvent::Kind::kUnreachable: return session.handle_unreachable(now);
     case PathEvent::Kind::kTooBig:

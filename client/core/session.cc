@@ -12,9 +12,6 @@ namespace {
 
 constexpr std::uint32_t kMinFlowCredit = 8;  // results that each flow may always have on the way
 
-// Of a session's joins, so that the appliance tells one from the one before.
-constexpr std::uint64_t kNonceStep = std::uint64_t{1} << 32;
-
 std::size_t event_capacity(const Layout& layout) { return 2 * layout.tensor_count() + 16; }
 
 // A part of one membership begins as it did for the first; those who refer to it keep its address.
@@ -32,6 +29,7 @@ Session::Session(SessionOptions options, Layout layout, TimeNs now)
       collectives_(options_, layout_.chunk_bytes(), link_),
       join_(options_, layout_, now),
       membership_(options_),
+      standby_(options_, layout_, now),
       datagram_bytes_(join_bytes(layout_, options_.world_size)) {
   make_streams();
   link_.counters.chunk_bytes = layout_.chunk_bytes();
@@ -83,6 +81,8 @@ void Session::rejoin(std::uint64_t run_id, TimeNs now) noexcept {
   become(SessionState::kJoining);
   options_.run_id = run_id;
   options_.nonce += kNonceStep;
+  options_.epoch = 0;
+  if (standby_.exists()) options_.appliance_address = options_.addresses.front();
   link_.disconnect();
   begin_anew(tensors_, options_, layout_);
   begin_anew(residuals_, layout_, options_.prune, options_.executor);
@@ -90,7 +90,8 @@ void Session::rejoin(std::uint64_t run_id, TimeNs now) noexcept {
   make_streams();
   begin_anew(join_, options_, layout_, now);
   begin_anew(membership_, options_);
-  has_started_ = changed_ = false;
+  begin_anew(standby_, options_, layout_, now);
+  has_started_ = changed_ = moving_ = false;
   asking_.reset();
   resumption_.reset();
   facts_ = {};
@@ -130,6 +131,7 @@ void Session::leave(wire::LeaveReason reason, TimeNs now) {
   if (state_ == SessionState::kJoining) return close({.kind = Event::Kind::kLeft}, now);
   become(SessionState::kLeaving);
   asking_.reset();
+  moving_ = false;
   CHECK(link_.joined());
   // Whoever leaves in the middle of a step has given the others half a gradient, and in the middle
   // of a collective they wait for the rest of it: that is no finish.
@@ -180,6 +182,11 @@ Verdict Session::handle_datagram(std::span<const std::uint8_t> bytes, TimeNs now
 
 Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
   if (state_ == SessionState::kClosed) return Verdict::kJobEnded;
+  if (standby_.is_answer(packet)) {
+    const Verdict verdict = standby_.handle(packet, now);
+    consider_move(now);
+    return verdict;
+  }
   if (state_ == SessionState::kJoining) return handle_join_answer(packet, now);
   switch (packet.type()) {
     case wire::PacketType::kChallenge:
@@ -193,9 +200,15 @@ Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
   }
   CHECK(link_.joined());
   const wire::CommonHeader& common = packet.common();
-  if (common.cookie != link_.identity.cookie) return Verdict::kBadCookie;
+  if (common.cookie != link_.identity.cookie || moving_) return Verdict::kBadCookie;
   if (common.job != link_.identity.job) return Verdict::kUnknownJob;
   if (common.rank != link_.identity.rank) return Verdict::kBadRank;
+  // The run has moved and this rank has not heard of it: whoever asks hears where to.
+  if (packet.type() == wire::PacketType::kNotice && restart_timeout_ns() != 0 &&
+      packet.body<wire::Notice>().code == wire::NoticeCode::kMoved) {
+    if (next_asking() != kNever && !is_asking()) ask_again(now);
+    return Verdict::kJobEnded;
+  }
   membership_.heard(now);
   asking_.reset();
   switch (packet.type()) {
@@ -228,18 +241,26 @@ Verdict Session::handle_control(const wire::Packet& packet, TimeNs now) {
     for (Stream* const one : streams_) one->members_changed();
   if (packet.type() == wire::PacketType::kStatus && state_ == SessionState::kRunning)
     for (Stream* const one : streams_) one->handle_status(packet.body<wire::Status>(), now);
+  consider_move(now);
   return verdict;
 }
 
 Verdict Session::handle_join_answer(const wire::Packet& packet, TimeNs now) {
   CHECK(!link_.joined());
   const Verdict verdict = join_.handle(packet, now);
+  standby_.learn(join_.epoch());
   act_on_join(now);
+  consider_move(now);
   return verdict;
 }
 
 void Session::act_on_join(TimeNs now) {
-  if (join_.outcome() == JoinMachine::Outcome::kFailed) fail(join_.failure(), false, now);
+  if (join_.outcome() == JoinMachine::Outcome::kFailed) {
+    const bool untried = options_.epoch + 1 < options_.addresses.size() && standby_.is_there(now);
+    if (untried && (join_.is_draining() || join_.is_unheard()))
+      return move(options_.epoch + 1, now);
+    fail(join_.failure(), false, now);
+  }
   if (join_.outcome() == JoinMachine::Outcome::kAccepted) after_join(now);
 }
 
@@ -257,6 +278,12 @@ void Session::after_join(TimeNs now) {
   membership_.begin(link_.identity, {.restart_ns = restart_timeout_ns()}, now);
   become(SessionState::kForming);
   if (!joined.ok()) return fail(std::move(joined), true, now);
+  if (standby_.exists() && restart_timeout_ns() == 0)
+    return fail({StatusCode::kInvalidArgument,
+                 place() + "only a synchronous job moves to another address, and only with a "
+                           "restart_timeout: members of a job with k < n that lose each other "
+                           "could go on at two places; give one address"},
+                true, now);
   link_.events.push({.kind = Event::Kind::kJoined});
 }
 
@@ -316,15 +343,20 @@ void Session::handle_too_big(std::size_t datagram_bytes, std::size_t path_datagr
 
 void Session::handle_timeout(TimeNs now) {
   if (state_ == SessionState::kClosed) return;
+  // What told the appliance before that this rank has left may be lost, and others may be there.
+  if (standby_.handle_timeout(now) && state_ == SessionState::kForming && changed_)
+    former_.tell = former_.identity.cookie != 0;
   if (state_ == SessionState::kJoining) {
     join_.handle_timeout(now);
     act_on_join(now);
+    consider_move(now);
     if (now >= stall_report_due()) report_stall(now);
     return;
   }
   CHECK(link_.joined());
-  act(membership_.handle_timeout(now), now);
+  if (!moving_) act(membership_.handle_timeout(now), now);
   if (state_ != SessionState::kClosed && now >= next_asking()) ask_again(now);
+  consider_move(now);
   if (state_ == SessionState::kForming && now >= stall_report_due()) report_stall(now);
   if (state_ != SessionState::kRunning) return;
   for (Flow& flow : link_.flows) flow.handle_timeout(now);
@@ -335,8 +367,10 @@ void Session::handle_timeout(TimeNs now) {
 
 TimeNs Session::next_timeout() const noexcept {
   if (state_ == SessionState::kClosed) return kNever;
-  if (state_ == SessionState::kJoining) return std::min(join_.next_timeout(), stall_report_due());
-  TimeNs next_ns = std::min(membership_.next_timeout(), next_asking());
+  if (state_ == SessionState::kJoining)
+    return std::min({join_.next_timeout(), stall_report_due(), standby_.next_timeout()});
+  TimeNs next_ns = std::min(next_asking(), standby_.next_timeout());
+  if (!moving_) next_ns = std::min(next_ns, membership_.next_timeout());
   if (state_ == SessionState::kForming) return std::min(next_ns, stall_report_due());
   if (state_ != SessionState::kRunning) return next_ns;
   next_ns = std::min(next_ns, stall_report_due());

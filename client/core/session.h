@@ -9,7 +9,8 @@
 // texts, a received state, an appliance that has restarted, and events that nobody polls.
 //
 // session.cc: the control side; session_data.cc: data packets in and out; session_restart.cc: an
-// appliance that is lost and comes back; session_resync.cc: another rank's state; stall.cc: what a
+// appliance that is lost and comes back; session_standby.cc: a move to another one;
+// session_resync.cc: another rank's state; stall.cc: what a
 // step waits for.
 #pragma once
 
@@ -33,6 +34,7 @@
 #include "client/core/member/driven.h"
 #include "client/core/member/join.h"
 #include "client/core/member/membership.h"
+#include "client/core/member/standby.h"
 #include "client/core/operations/group_stream.h"
 #include "client/core/store/store.h"
 #include "client/core/sums/gradients.h"
@@ -127,6 +129,10 @@ class Session final : public Calls, public Driven {
   // The running job's ranks that the appliance hears no more of, and that have not left in order.
   bool lacks_ranks() const noexcept { return membership_.lacks_ranks(); }
   std::string missing_ranks() const { return membership_.missing_ranks(); }
+  // How often the job has moved to the next of its addresses, for this rank.
+  std::uint32_t epoch() const noexcept { return options_.epoch; }
+  // The appliance, by its place among its addresses.
+  std::uint16_t address() const noexcept { return standby_.address(); }
   Step current_step() const noexcept { return tensors_.current(); }
   Step collective_step() const noexcept { return collectives_.current_step(); }
   // The appliance makes the job's memory and answers so: the join takes as long as that.
@@ -183,6 +189,8 @@ class Session final : public Calls, public Driven {
   bool is_asking() const noexcept { return asking_.has_value(); }
   TimeNs next_asking() const noexcept;
   void ask_again(TimeNs now);
+  void ask_anew(TimeNs now);
+  DurationNs patience_left(TimeNs now) const noexcept;
   Verdict handle_answer_to_asking(const wire::Packet& packet, TimeNs now);
   void act_on_asking(TimeNs now);
   void change_appliance(TimeNs now);
@@ -191,6 +199,11 @@ class Session final : public Calls, public Driven {
   void end_exchange(TimeNs now);
   std::string describe_silence(TimeNs now) const;
   std::string describe_restart(TimeNs now) const;
+
+  // ---- session_standby.cc ----
+  void consider_move(TimeNs now);
+  void move(std::uint32_t epoch, TimeNs now);
+  bool poll_move(Transmit& transmit, std::span<std::uint8_t> out) noexcept;
 
   // ---- session_data.cc ----
   Verdict handle_data(const wire::Packet& packet, TimeNs now);
@@ -211,6 +224,9 @@ class Session final : public Calls, public Driven {
   TimeNs stall_report_due() const noexcept;
   void report_stall(TimeNs now);
 
+  // Of a session's joins, so that the appliance tells one from the one before.
+  static constexpr std::uint64_t kNonceStep = std::uint64_t{1} << 32;
+
   using Streams = std::vector<Stream*>;
   void make_streams();
   void make_store();
@@ -229,6 +245,7 @@ class Session final : public Calls, public Driven {
   Streams send_order_;
   JoinMachine join_;
   Membership membership_;
+  Standby standby_;
   const std::size_t datagram_bytes_;
   bool has_started_ = false;  // the job, for this worker
   // Of an appliance that is lost. A join is on its way while it is silent.
@@ -236,6 +253,15 @@ class Session final : public Calls, public Driven {
   std::optional<Resumption> resumption_;  // while the ranks state what they know
   bool changed_ = false;                  // the appliance, which the ranks have yet to agree about
   TimeNs lost_ns_ = 0;                    // when the one before was heard last
+  // This rank has left its appliance and has no place at the next: nothing that the former sends
+  // counts any more, and it is told now and then.
+  bool moving_ = false;
+  struct Former {
+    wire::Sender identity;
+    std::uint16_t address = 0;
+    bool tell = false;
+  } former_;
+  std::string refused_;  // by the next appliance, last
   MissingReport missing_;
   TimeNs stall_reported_ns_ = 0;
   std::string last_stall_;  // when it ended

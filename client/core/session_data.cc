@@ -103,6 +103,10 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
     options_.more_credit.clear();  // once is enough
   }
   if (verdict == Verdict::kCompleted) note_caught_up(now);
+  if (membership_.drains()) {
+    consider_move(now);
+    if (state_ != SessionState::kRunning) return verdict;
+  }
   hint(*shard, signals, now);
   work(*shard, now);
   return verdict;
@@ -150,12 +154,17 @@ void Session::remember_missing(const wire::Packet& packet, TimeNs now) noexcept 
 bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
   if (out.size() < datagram_bytes_) return false;
   transmit = {};
-  if (state_ == SessionState::kJoining) {
+  const bool elsewhere = poll_move(transmit, out);
+  if (elsewhere) {
+  } else if (state_ == SessionState::kJoining) {
     transmit.bytes = join_.poll_transmit(out);
   } else {
     while (has_call() && act_on_call(now)) continue;
     if (is_asking()) transmit.bytes = asking_->poll_transmit(out);
     if (transmit.bytes != 0) {
+      former_.tell = moving_;
+    } else if (moving_) {
+      return false;
     } else if (membership_.has_control()) {
       for (Stream* const one : streams_) one->update_counters(now);
       transmit.bytes = membership_.poll_transmit(out, link_.counters, now);
@@ -169,6 +178,7 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
     }
   }
   if (transmit.bytes == 0) return false;
+  if (!elsewhere) transmit.address = standby_.address();
   CHECK(transmit.bytes + transmit.payload.size() <= datagram_bytes_);
   DCHECK(transmit.port_offset <= link_.shard_count());
   ++link_.counters.packets_sent;

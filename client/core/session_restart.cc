@@ -5,6 +5,7 @@
 // that still knows this member repeats its answer, and then nothing has happened. One that does not
 // gives another cookie. Then all ranks join anew, state what they know (handover/resumption.h), and
 // the step goes on. Tensors, averages and residuals stay, so the application only waits.
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -37,15 +38,29 @@ void Session::ask_again(TimeNs now) {
     asking_->handle_timeout(now);
     return act_on_asking(now);
   }
-  asking_.emplace(options_, layout_, now,
-                  JoinMachine::Again{.resume_step = has_started_ ? tensors_.current() : 0,
-                                     .patience_ns = restart_timeout_ns()});
+  ask_anew(now);
+}
+
+void Session::ask_anew(TimeNs now) {
+  asking_.emplace(
+      options_, layout_, now,
+      JoinMachine::Again{.resume_step = has_started_ ? tensors_.current() : 0,
+                         .patience_ns = moving_ ? std::max<DurationNs>(patience_left(now), 1)
+                                                : restart_timeout_ns()});
+}
+
+// Of a job that is on its way.
+DurationNs Session::patience_left(TimeNs now) const noexcept {
+  return lost_ns_ + restart_timeout_ns() - now;
 }
 
 Verdict Session::handle_answer_to_asking(const wire::Packet& packet, TimeNs now) {
   const Verdict verdict = asking_->handle(packet, now);
-  if (asking_->preparing()) membership_.heard(now);  // which may take longer than restart_timeout
+  // Its memory may take longer than restart_timeout. One that a rank moves to has not been heard.
+  if (asking_->preparing() || (moving_ && verdict == Verdict::kJoin)) membership_.heard(now);
+  standby_.learn(asking_->epoch());
   act_on_asking(now);
+  consider_move(now);
   return verdict;
 }
 
@@ -55,13 +70,25 @@ void Session::act_on_asking(TimeNs now) {
     case JoinMachine::Outcome::kFailed: {
       const Status why = asking_->failure();
       asking_.reset();
+      if (moving_ && why.code() != StatusCode::kPeerLost && patience_left(now) > 0) {
+        refused_ = why.message();
+        return ask_anew(now);
+      }
+      const bool elsewhere =
+          !moving_ && why.code() == StatusCode::kRefused && standby_.is_there(now);
+      if (elsewhere) return move(options_.epoch + 1, now);
+      if (moving_)
+        return fail({why.code(), (refused_.empty() ? why.message() : refused_) +
+                                     " (the appliance before was heard last " +
+                                     seconds_text(now - lost_ns_) + " ago)"},
+                    false, now);
       return fail({why.code(), why.message() + " (the appliance had been silent for " +
                                    seconds_text(now - membership_.heard_ns()) + ")"},
                   false, now);
     }
     case JoinMachine::Outcome::kAccepted: break;
   }
-  if (asking_->identity().cookie != link_.identity.cookie) return change_appliance(now);
+  if (moving_ || asking_->identity().cookie != link_.identity.cookie) return change_appliance(now);
   membership_.heard(now);
   asking_.reset();
 }
@@ -71,13 +98,18 @@ void Session::change_appliance(TimeNs now) {
   const wire::Accept accept = asking_->accept();
   if (!changed_) lost_ns_ = membership_.heard_ns();
   changed_ = true;
+  moving_ = false;
+  refused_.clear();
   resumption_.reset();
   use_flows(*asking_);
   asking_.reset();
   missing_ = {};
   std::destroy_at(&membership_);
   std::construct_at(&membership_, options_);
-  membership_.begin(link_.identity, {.restart_ns = restart_timeout_ns(), .returns = true}, now);
+  const DurationNs returns_ns =
+      standby_.exists() ? std::max(patience_left(now), kSecond) : restart_timeout_ns();
+  membership_.begin(link_.identity, {.restart_ns = restart_timeout_ns(), .returns_ns = returns_ns},
+                    now);
   become(SessionState::kForming);
   if (PolicyOptions(accept.policy) != facts_.policy)
     return fail({StatusCode::kRefused,
@@ -129,6 +161,7 @@ void Session::end_exchange(TimeNs now) {
                      .step = resumption.first_step(),
                      .status = Status(StatusCode::kUnreachable, describe_restart(now))});
   ++link_.counters.appliance_restarts;
+  standby_.settled();
   collectives_.end_exchange(resumption.is_call_over(), now);
   if (Status status = gradients_->go_on(resumption, now); !status.ok())
     link_.fail(std::move(status));
@@ -138,15 +171,25 @@ void Session::end_exchange(TimeNs now) {
 std::string Session::describe_silence(TimeNs now) const {
   const std::string memory = asking_->describe();  // of an appliance that prepares it
   if (!memory.empty()) return memory;
+  if (moving_)
+    return place() +
+           "the job moves here, and this rank has no place yet; the appliance before was "
+           "heard last " +
+           seconds_text(now - lost_ns_) + " ago, and the job waits for " +
+           seconds_text(restart_timeout_ns()) + " (restart_timeout)" +
+           (refused_.empty() ? std::string() : "; it was told: " + refused_);
   return place() + "the appliance has been silent for " +
          seconds_text(now - membership_.heard_ns()) + "; the job waits for it for " +
          seconds_text(restart_timeout_ns()) + " (restart_timeout)";
 }
 
 std::string Session::describe_restart(TimeNs now) const {
-  return place() + "the appliance was lost in step " + std::to_string(tensors_.current()) +
-         " and is back: the step goes on " + seconds_text(now - lost_ns_) +
-         " after it was heard last";
+  return place() +
+         (standby_.is_settled()
+              ? "the appliance was lost in step " + std::to_string(tensors_.current()) +
+                    " and is back"
+              : "the job has moved here in step " + std::to_string(tensors_.current())) +
+         ": the step goes on " + seconds_text(now - lost_ns_) + " after it was heard last";
 }
 
 }  // namespace sluice::client

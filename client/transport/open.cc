@@ -12,6 +12,7 @@ Result<std::unique_ptr<Transport>> open_transport(const TransportRequest& reques
     case Address::Scheme::kUdp:
       return open_udp({.host = address.host,
                        .port = address.port,
+                       .others = address.others,
                        .local_address = request.local_address,
                        .mtu_bytes = request.mtu_bytes,
                        .sharers = request.sharers,

@@ -31,6 +31,7 @@ struct Outgoing {
   std::uint8_t* data = nullptr;  // kTxHeadroomBytes in front of it may be overwritten
   std::size_t bytes = 0;
   std::uint16_t port_offset = 0;            // from the appliance's control port
+  std::uint16_t address = 0;                // of those that the transport was opened with
   std::span<const std::uint8_t> payload{};  // follows `data`; in the application's memory
 
   std::size_t total_bytes() const noexcept { return bytes + payload.size(); }
@@ -54,6 +55,7 @@ struct PathEvent {
     kBroken,       // the link itself is gone for good; `status` has the reason
   };
   Kind kind{};
+  std::uint16_t address = 0;  // where the datagram went
   std::size_t datagram_bytes = 0;
   std::size_t path_datagram_bytes = 0;
   bool certain =

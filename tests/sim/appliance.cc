@@ -261,6 +261,11 @@ void Appliance::shutdown(TimeNs now) {
   serve_control(now);
 }
 
+void Appliance::drain(TimeNs now) {
+  jobs().drain(now);
+  serve_control(now);
+}
+
 void Appliance::power_off() {
   const auto lose = [this](Thread& thread) {
     frames_in_ -= thread.received.size();

@@ -49,6 +49,7 @@ class Appliance {
   void deliver_event(std::uint16_t shard, TimeNs now);
   void tick(TimeNs now);
   void shutdown(TimeNs now);
+  void drain(TimeNs now);
   // The process is killed: what waits for it is lost.
   void power_off();
   // The control thread, or the lcore of a shard, does not run before `until`: what is meant for it

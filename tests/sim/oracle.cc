@@ -31,16 +31,14 @@ RunIndex Oracle::add_run(const JobPlan& plan, const client::Layout& layout) {
   return static_cast<RunIndex>(runs_.size() - 1);
 }
 
-void Oracle::note_restart() {
+void Oracle::note_restart(RunIndex run) {
   ++boot_;
   // The steps of collectives begin anew, with what ranks say to each other.
   const auto is_of_pieces = [](const auto& entry) {
     return entry.first >> 60 != static_cast<std::uint64_t>(StreamId::kGradients);
   };
-  for (const auto& run : runs_) {
-    std::erase_if(run->sent, is_of_pieces);
-    std::erase_if(run->summed, is_of_pieces);
-  }
+  std::erase_if(runs_[run]->sent, is_of_pieces);
+  std::erase_if(runs_[run]->summed, is_of_pieces);
 }
 
 void Oracle::violation(std::string text) {

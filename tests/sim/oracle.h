@@ -75,10 +75,10 @@ class Oracle {
   // ---- faults that lower k or raise the number of ranks in a result ----
   // The rank was killed, stopped or cut off at some time.
   void note_unreliable(RunIndex run, Rank rank) { runs_[run]->unreliable.add(rank); }
-  // The appliance has been killed and is back without its memory. From now on a contribution to a
-  // step whose result the one before has sent may be that result, given by one rank, or nothing
-  // without weight; and the result is the same, bit for bit.
-  void note_restart();
+  // The run's appliance has been killed and is back without its memory, or the run has moved to
+  // another. From now on a contribution to a step whose result the one before has sent may be that
+  // result, given by one rank, or nothing without weight; and the result is the same, bit for bit.
+  void note_restart(RunIndex run);
   // It asks for more than it needs: what is sent to it does not count as traffic.
   void leave_out_of_traffic(RunIndex run) { runs_[run]->asks_too_much = true; }
   // A rank asked for another rank's state: results may have to wait for the transfer.

@@ -214,6 +214,23 @@ void draw_trials(std::uint64_t seed, SwarmOptions& options) {
   draw_long_paths(paths, options);
 }
 
+// Two appliances, and the jobs are at one of them. Either may die or be drained, and a host may
+// lose one of them.
+void draw_standby(Random& random, SwarmOptions& options) {
+  options.world.standby = true;
+  for (Restart& restart : options.restarts) {
+    restart.box = random.below(2);
+    restart.drains = random.one_in(3);
+  }
+  std::uint64_t workers = 0;
+  for (const SwarmJob& job : options.jobs) workers += job.plan.world_size();
+  for (std::uint64_t i = random.below(4); i > 0; --i)
+    options.cuts.push_back({.worker = static_cast<std::uint32_t>(random.below(workers)),
+                            .box = random.below(2),
+                            .at = random.between(0, options.faults_stop_at),
+                            .duration_ns = random.between(0, 3 * kSecond)});
+}
+
 // Where another kind of job, or a fault that ends one, is drawn, there is none.
 void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
   Random random(mix(seed, 0x4E57A4));
@@ -241,6 +258,8 @@ void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
     restart.down_ns = random.between(0, 2 * kSecond);
     options.restarts.push_back(restart);
   }
+  Random second(mix(seed, 0x57A4DB));
+  if (second.one_in(2)) draw_standby(second, options);
 }
 
 DurationNs SwarmOptions::restart_ns() const {
@@ -251,7 +270,8 @@ DurationNs SwarmOptions::restart_ns() const {
   const DurationNs states_ns = static_cast<DurationNs>(2 * ranks) * 2 * world.uplink.delay_ns;
   for (const Restart& restart : restarts)
     total_ns += restart.at + restart.down_ns + 3 * kSecond + states_ns;
-  return total_ns;
+  // Ranks that do not meet at one place try the other after ever longer times.
+  return world.standby ? 3 * total_ns + 10 * kSecond : total_ns;
 }
 
 std::string describe_trials(const SwarmOptions& options) {
@@ -276,7 +296,12 @@ std::string describe_trials(const SwarmOptions& options) {
         << " kBps=" << change.bytes_per_second / 1000;
   for (const Restart& restart : options.restarts)
     out << "\n  restart: at_ms=" << restart.at / kMillisecond
-        << " down_ms=" << restart.down_ns / kMillisecond;
+        << " down_ms=" << restart.down_ns / kMillisecond << " box=" << restart.box
+        << (restart.drains ? " drained" : "");
+  if (options.world.standby) out << "\n  standby";
+  for (const Cut& cut : options.cuts)
+    out << "\n  cut: worker " << cut.worker << " box=" << cut.box
+        << " at_ms=" << cut.at / kMillisecond << " ms=" << cut.duration_ns / kMillisecond;
   for (const Misfit& misfit : options.misfits)
     out << "\n  misfit: " << name_of(misfit.kind) << " job=" << misfit.job
         << " rank=" << misfit.rank.value << " at_ms=" << misfit.at / kMillisecond

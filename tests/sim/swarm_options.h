@@ -91,6 +91,16 @@ struct Rebind {
 struct Restart {
   TimeNs at = 0;  // not before all jobs have started
   DurationNs down_ns = 0;
+  std::size_t box = 0;
+  bool drains = false;  // and is killed a while later
+};
+
+// Nothing passes between a host and one of two appliances for a while.
+struct Cut {
+  std::uint32_t worker = 0;  // by index, over all jobs
+  std::size_t box = 0;
+  TimeNs at = 0;
+  DurationNs duration_ns = 0;
 };
 
 // A process that misbehaves within its rights.
@@ -124,6 +134,7 @@ struct SwarmOptions {
   std::vector<Misfit> misfits;
   std::vector<RateChange> rate_changes;
   std::vector<Restart> restarts;  // each some time after the one before
+  std::vector<Cut> cuts;
 
   // The time that the appliance's own absences may cost every worker.
   DurationNs absent_ns() const;
@@ -142,6 +153,8 @@ void let_be_many(Random& random, SwarmOptions& options);
 void draw_trials(std::uint64_t seed, SwarmOptions& options);
 // A third of the seeds of synchronous jobs: the appliance restarts, and they go on.
 void draw_restarts(std::uint64_t seed, SwarmOptions& options);
+// In half of these seeds there is a second appliance, to which they move.
+void draw_standby(Random& random, SwarmOptions& options);
 std::string describe_trials(const SwarmOptions& options);
 std::string describe_stragglers(const SwarmJob& job);
 std::string describe_losses(const SwarmJob& job);

@@ -5,6 +5,7 @@
 namespace sluice::sim {
 namespace {
 
+constexpr DurationNs kDrained = 1500 * kMillisecond;
 constexpr DurationNs kLookAgain = 50 * kMillisecond;
 constexpr TimeNs kNeverStarts = 3600 * kSecond;
 constexpr TimeNs kGiveUpAt = 20 * kSecond;  // a job that has not started by then has no misfit
@@ -32,6 +33,13 @@ void Trials::schedule(std::set<std::uint32_t>& hit) {
       up.bytes_per_second = down.bytes_per_second = change.bytes_per_second;
       world_.set_link_options(up, down);
     });
+  for (const Cut& cut : options_.cuts) {
+    const auto set = [this, cut](bool on) {
+      world_.cut(world_.workers()[cut.worker]->identity.host, cut.box, on);
+    };
+    world_.at(cut.at, [set] { set(true); });
+    world_.at(cut.at + cut.duration_ns, [set] { set(false); });
+  }
   if (!options_.restarts.empty())
     world_.at(options_.restarts.front().at, [this] { schedule_restart(0); });
   for (const Rebind& rebind : options_.rebinds)
@@ -46,9 +54,12 @@ void Trials::schedule_restart(std::size_t index) {
     for (std::uint16_t rank = 0; rank < world_.plan(run).world_size(); ++rank)
       if (!world_.worker(run, rank).started())
         return world_.at(world_.now() + kLookAgain, [this, index] { schedule_restart(index); });
-  world_.stop_appliance();
-  world_.at(world_.now() + options_.restarts[index].down_ns, [this, index] {
-    world_.start_appliance(mix(options_.seed, 0xB007, index));
+  const Restart& restart = options_.restarts[index];
+  if (restart.drains) world_.appliance(restart.box).drain(world_.now());
+  const TimeNs stop_at = world_.now() + (restart.drains ? kDrained : 0);
+  world_.at(stop_at, [this, box = restart.box] { world_.stop_appliance(box); });
+  world_.at(stop_at + restart.down_ns, [this, index] {
+    world_.start_appliance(mix(options_.seed, 0xB007, index), options_.restarts[index].box);
     if (index + 1 < options_.restarts.size())
       world_.at(world_.now() + options_.restarts[index + 1].at,
                 [this, index] { schedule_restart(index + 1); });

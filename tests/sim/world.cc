@@ -22,13 +22,6 @@ wire::IpAddress host_address(HostIndex host, bool ipv6) {
   return address;
 }
 
-wire::IpAddress appliance_address(bool ipv6) {
-  if (!ipv6) return wire::ipv4_address(10, 255, 0, 1);
-  wire::IpAddress address{wire::Family::kIpv6, {0xfd, 2}};
-  address.bytes[15] = 1;
-  return address;
-}
-
 // The worker that has, or had, this port; beyond all workers when there is none.
 std::size_t index_behind(std::uint16_t port, const std::vector<WorkerIndex>& rebound) {
   if (port < kFirstReboundPort) return std::size_t{port} - kFirstWorkerPort;
@@ -36,32 +29,12 @@ std::size_t index_behind(std::uint16_t port, const std::vector<WorkerIndex>& reb
   return at < rebound.size() ? rebound[at] : SIZE_MAX;
 }
 
-void draw_boot_key(agg::JobsOptions& jobs, std::uint64_t seed) {
-  for (std::size_t i = 0; i < jobs.boot_key.size(); ++i)
-    jobs.boot_key[i] = static_cast<std::uint8_t>(mix(seed, 0xB007, i));
-}
-
 }  // namespace
 
-World::World(WorldOptions options) : options_(std::move(options)), random_(options_.seed) {
-  start_appliance(options_.seed);
+World::World(WorldOptions options)
+    : options_(std::move(options)), random_(options_.seed), boxes_(options_.standby ? 2 : 1) {
+  for (std::size_t box = 0; box < boxes_.size(); ++box) start_appliance(options_.seed + box, box);
   events_.push(kTickInterval, EventKind::kTick, 0);
-}
-
-void World::stop_appliance() {
-  if (!std::exchange(appliance_up_, false)) return;
-  appliance_->power_off();
-  for (std::size_t i = 1; i < links_.size(); i += 2) links_[i]->power_off(pool_);
-  ++boot_;
-}
-
-void World::start_appliance(std::uint64_t boot_seed) {
-  stop_appliance();
-  draw_boot_key(options_.appliance.jobs, boot_seed);
-  appliance_ = std::make_unique<Appliance>(*this, options_.appliance,
-                                           appliance_address(options_.ipv6), boot_);
-  appliance_up_ = true;
-  if (boot_ != 0) oracle_.note_restart();
 }
 
 HostIndex World::add_host() {
@@ -179,29 +152,31 @@ void World::dispatch(const SimEvent& event) {
     case EventKind::kLinkReady: links_[event.target]->ready(pool_, random_, events_, now_); break;
     case EventKind::kLinkArrive: arrive(event.target, event.argument); break;
     case EventKind::kControlService:
-      if (event.argument == boot_) appliance_->service_control(now_);
+      if (Appliance* const appliance = booted(event.argument)) appliance->service_control(now_);
       break;
     case EventKind::kShardService:
-      if (event.argument == boot_)
-        appliance_->service_shard(static_cast<std::uint16_t>(event.target), now_);
+      if (Appliance* const appliance = booted(event.argument))
+        appliance->service_shard(static_cast<std::uint16_t>(event.target), now_);
       break;
     case EventKind::kShardCommand:
-      if (event.argument == boot_)
-        appliance_->deliver_command(static_cast<std::uint16_t>(event.target), now_);
+      if (Appliance* const appliance = booted(event.argument))
+        appliance->deliver_command(static_cast<std::uint16_t>(event.target), now_);
       break;
     case EventKind::kShardEvent:
-      if (event.argument == boot_)
-        appliance_->deliver_event(static_cast<std::uint16_t>(event.target), now_);
+      if (Appliance* const appliance = booted(event.argument))
+        appliance->deliver_event(static_cast<std::uint16_t>(event.target), now_);
       break;
     case EventKind::kTick:
-      if (appliance_up_) appliance_->tick(now_);
+      for (const Box& box : boxes_)
+        if (box.up) box.appliance->tick(now_);
       events_.push(now_ + kTickInterval, EventKind::kTick, 0);
       break;
     case EventKind::kWorkerService: workers_[event.target]->service(now_); break;
     case EventKind::kWorkerTimeout: workers_[event.target]->timeout(now_); break;
     case EventKind::kWorkerApp: workers_[event.target]->run_app(now_); break;
     case EventKind::kUnreachable:
-      if (appliance_up_) appliance_->quoted_unreachable(quotes_[event.argument], now_);
+      if (const auto& [quoted, box] = quotes_[event.argument]; boxes_[box].up)
+        boxes_[box].appliance->quoted_unreachable(quoted, now_);
       break;
     case EventKind::kAction: {
       const std::function<void()> action = std::move(actions_[event.argument]);
@@ -217,18 +192,23 @@ void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
   if (const Verdict why = wire::parse(bytes, packet); !ok(why))
     return oracle_.violation("a session sent a packet that does not parse: " +
                              std::string(label(why)));
-  if (transmit.port_offset != 0)
+  note_epoch(worker, packet);
+  if (transmit.port_offset != 0 && counts(worker.identity.run, packet))
     oracle_.on_worker_packet(worker.party(), static_cast<std::uint16_t>(transmit.port_offset - 1),
                              worker.pumps(), packet);
   if (packet.type() == wire::PacketType::kResync) oracle_.note_resync(worker.identity.run);
   worker.credentials = packet.common();
   const FrameIndex frame = pool_.take();
-  const wire::UdpPath path = path_to_appliance(worker, transmit.port_offset);
+  const wire::UdpPath path = path_to_appliance(worker, transmit.port_offset, transmit.address);
   pool_[frame].bytes.resize(wire::kMaxUdpHeaderBytes + bytes.size());
   pool_[frame].bytes.resize(wire::encode_udp_frame(pool_[frame].bytes, path, bytes));
   pool_[frame].priority = transmit.priority;
-  send_filtered(uplink(worker.identity.host), frame, Direction::kToAppliance, &worker,
-                transmit.port_offset, bytes, now);
+  send_filtered(uplink(worker.identity.host), frame,
+                {.direction = Direction::kToAppliance,
+                 .worker = &worker,
+                 .box = transmit.address,
+                 .port_offset = transmit.port_offset},
+                bytes, now);
 }
 
 void World::on_shard_heard(std::uint16_t port, const wire::Packet& packet) {
@@ -246,7 +226,7 @@ void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
   if (const Verdict why = wire::parse(bytes, packet); !ok(why))
     return oracle_.violation("a shard sent a packet that does not parse: " +
                              std::string(label(why)));
-  if (worker == nullptr) return;
+  if (worker == nullptr || !counts(worker->identity.run, packet)) return;
   oracle_.on_appliance_packet(worker->party(), shard, packet);
   if (store != nullptr && packet.type() == wire::PacketType::kValues)
     books_.answered(*store, shard, worker->identity.index, packet);
@@ -262,21 +242,20 @@ void World::send_to_worker(FrameIndex frame, std::uint16_t port,
   wire::Frame view;
   (void)wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kTrust, view);
   const auto offset = static_cast<std::uint16_t>(view.src_port - options_.appliance.port);
-  send_filtered(downlink(worker->identity.host), frame, Direction::kToWorker, worker, offset, bytes,
-                now);
+  send_filtered(downlink(worker->identity.host), frame,
+                {.direction = Direction::kToWorker,
+                 .worker = worker,
+                 .box = box_at(view.src).value_or(0),
+                 .port_offset = offset},
+                bytes, now);
 }
 
-void World::send_filtered(Link& link, FrameIndex frame, Direction direction, Worker* worker,
-                          std::uint16_t port_offset, std::span<const std::uint8_t> bytes,
-                          TimeNs now) {
+void World::send_filtered(Link& link, FrameIndex frame, const Way& way,
+                          std::span<const std::uint8_t> bytes, TimeNs now) {
   if (!filter_) return link.send(frame, pool_, random_, events_, now);
   wire::Packet packet;
   (void)wire::parse(bytes, packet);
-  Passing passing{.direction = direction,
-                  .worker = worker,
-                  .port_offset = port_offset,
-                  .packet = packet,
-                  .now = now};
+  Passing passing{way, packet, now};
   filter_(passing);
   if (passing.drop) {
     link.count_scripted_drop();
@@ -298,13 +277,16 @@ void World::arrive(std::uint32_t link, FrameIndex frame) {
     oracle_.violation("I6: a frame waited for a less urgent one on link " + std::to_string(link));
   const HostIndex host = link / 2;
   if (link % 2 == 1) return arrive_at_host(host, frame);
-  if (appliance_up_) return appliance_->receive(frame, now_);
-  // Nobody home: the host of the appliance answers for the closed port.
   wire::Frame view;
-  if (ok(wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view))) {
+  const bool whole = ok(wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view));
+  const std::size_t box = whole ? box_at(view.dst).value_or(0) : 0;
+  if (cuts_.contains({host, box})) return pool_.give_back(frame);
+  if (boxes_[box].up) return boxes_[box].appliance->receive(frame, now_);
+  // Nobody home: the host of the appliance answers for the closed port.
+  if (whole) {
     Worker* worker = worker_at(view.src_port);
     if (options_.unreachable_hints && worker != nullptr &&
-        worker->state() == ProcessState::kRunning) {
+        worker->state() == ProcessState::kRunning && worker->session().address() == box) {
       worker->session().handle_unreachable(now_);
       worker->pump(now_);
     }
@@ -319,6 +301,7 @@ void World::arrive_at_host(HostIndex host, FrameIndex frame) {
     ++dropped_corrupt_;
     return pool_.give_back(frame);
   }
+  if (is_cut(host, view.src)) return pool_.give_back(frame);
   Worker* worker = worker_at(view.dst_port);
   const bool open =
       worker != nullptr && worker->identity.host == host &&
@@ -327,7 +310,7 @@ void World::arrive_at_host(HostIndex host, FrameIndex frame) {
   wire::Packet packet;
   const bool ours = ok(wire::parse(view.payload, packet));
   if (ours && worker != nullptr && options_.unreachable_hints && !downlink(host).partitioned) {
-    quotes_.push_back(packet.common());
+    quotes_.push_back({packet.common(), box_at(view.src).value_or(0)});
     events_.push(now_ + kHintDelay, EventKind::kUnreachable, worker->identity.index,
                  static_cast<std::uint32_t>(quotes_.size() - 1));
   }
@@ -349,7 +332,8 @@ void World::note_unreliable(HostIndex host) {
       oracle_.note_unreliable(worker->identity.run, worker->identity.rank);
 }
 
-wire::UdpPath World::path_to_appliance(const Worker& worker, std::uint16_t port_offset) const {
+wire::UdpPath World::path_to_appliance(const Worker& worker, std::uint16_t port_offset,
+                                       std::size_t box) const {
   wire::UdpPath path;
   path.src_mac.bytes = {2,
                         1,
@@ -357,9 +341,9 @@ wire::UdpPath World::path_to_appliance(const Worker& worker, std::uint16_t port_
                         0,
                         static_cast<std::uint8_t>(worker.identity.host >> 8),
                         static_cast<std::uint8_t>(worker.identity.host)};
-  path.dst_mac = appliance_->mac();
+  path.dst_mac = boxes_[box].appliance->mac();
   path.src = host_address(worker.identity.host, options_.ipv6);
-  path.dst = appliance_->address();
+  path.dst = boxes_[box].appliance->address();
   path.src_port = public_port(worker);
   path.dst_port = static_cast<std::uint16_t>(options_.appliance.port + port_offset);
   path.traffic_class = wire::kEcnCapable;
@@ -367,14 +351,16 @@ wire::UdpPath World::path_to_appliance(const Worker& worker, std::uint16_t port_
 }
 
 void World::check_at_end() {
-  if (const std::string text = appliance_->unbalanced(); !text.empty()) oracle_.violation(text);
+  for (const Box& box : boxes_)
+    if (const std::string text = box.appliance->unbalanced(); !text.empty())
+      oracle_.violation(text);
   std::size_t queued = 0;
   for (const auto& link : links_) queued += link->counters().queued;
   for (const auto& worker : workers_) {
     queued += worker->waiting_frames();
     if (const std::string text = worker->unbalanced(); !text.empty()) oracle_.violation(text);
   }
-  queued += appliance_->waiting_frames();
+  for (const Box& box : boxes_) queued += box.appliance->waiting_frames();
   if (queued != pool_.in_use())
     oracle_.violation("I7: " + std::to_string(pool_.in_use()) + " frames are in use and " +
                       std::to_string(queued) + " are queued");

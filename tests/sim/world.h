@@ -6,7 +6,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,8 @@ struct WorldOptions {
   std::uint64_t seed = 1;
   bool ipv6 = false;
   ApplianceOptions appliance;
+  // A second one, at an address of its own, where jobs that have both move.
+  bool standby = false;
   LinkOptions uplink;
   LinkOptions downlink;
   std::uint32_t socket_frames = 92;               // Linux's default receive buffer
@@ -36,12 +40,20 @@ struct WorldOptions {
 
 enum class Direction : std::uint8_t { kToAppliance, kToWorker };
 
-// A datagram on its way, for a scripted network. The filter reads the members up to `port_offset`
-// and sets the others.
-struct Passing {
+// Of a datagram on its way.
+struct Way {
   Direction direction{};
   Worker* worker = nullptr;       // sender or receiver
+  std::size_t box = 0;            // the appliance
   std::uint16_t port_offset = 0;  // of the appliance's end: 0 control, 1 + shard
+};
+
+// The datagram, for a scripted network. The filter reads the members up to `now` and sets the
+// others.
+struct Passing : Way {
+  Passing(const Way& way, const wire::Packet& what, TimeNs when)
+      : Way(way), packet(what), now(when) {}
+
   const wire::Packet& packet;
   TimeNs now = 0;
 
@@ -89,9 +101,11 @@ class World {
   void show_port_change(const Worker& worker);
   void block_downlink(HostIndex host, bool on);
   void set_link_options(const LinkOptions& up, const LinkOptions& down);
+  // Nothing passes between the host and that appliance.
+  void cut(HostIndex host, std::size_t box, bool on);
   // Its process is killed, and started again without its memory.
-  void stop_appliance();
-  void start_appliance(std::uint64_t boot_seed);
+  void stop_appliance(std::size_t box = 0);
+  void start_appliance(std::uint64_t boot_seed, std::size_t box = 0);
   // A datagram or a frame from a stranger.
   void inject(const wire::UdpPath& path, std::span<const std::uint8_t> datagram);
   void inject_frame(std::span<const std::uint8_t> frame);
@@ -105,7 +119,7 @@ class World {
   const JobPlan& plan(RunIndex run) const { return runs_[run]->plan; }
   Link& uplink(HostIndex host) { return *links_[2 * host]; }
   Link& downlink(HostIndex host) { return *links_[2 * host + 1]; }
-  Appliance& appliance() { return *appliance_; }
+  Appliance& appliance(std::size_t box = 0) { return *boxes_[box].appliance; }
   Oracle& oracle() { return oracle_; }
   StoreOracle& stores() { return stores_; }
   StoreBooks& books() { return books_; }
@@ -118,7 +132,8 @@ class World {
   std::uint64_t stranger_bytes() const { return stranger_bytes_; }
   bool healthy() const { return oracle_.violations().empty(); }
   std::string report() const;  // the violations, one a line
-  wire::UdpPath path_to_appliance(const Worker& worker, std::uint16_t port_offset) const;
+  wire::UdpPath path_to_appliance(const Worker& worker, std::uint16_t port_offset,
+                                  std::size_t box = 0) const;
 
   // ---- called by the parts ----
   // A worker of the run has taken its last step, or never will. After the last such worker, those
@@ -142,6 +157,8 @@ class World {
     client::Layout layout;
     std::vector<HostIndex> hosts;
     std::vector<WorkerIndex> latest;
+    std::uint32_t epoch = 0;  // the highest of a member
+    bool restarts = false;    // its appliance is down
   };
 
   RunIndex add_run(JobPlan plan, std::vector<HostIndex> hosts);
@@ -149,11 +166,17 @@ class World {
   void dispatch(const SimEvent& event);
   void arrive(std::uint32_t link, FrameIndex frame);
   void arrive_at_host(HostIndex host, FrameIndex frame);
-  void send_filtered(Link& link, FrameIndex frame, Direction direction, Worker* worker,
-                     std::uint16_t port_offset, std::span<const std::uint8_t> bytes, TimeNs now);
+  void send_filtered(Link& link, FrameIndex frame, const Way& way,
+                     std::span<const std::uint8_t> bytes, TimeNs now);
+  void note_epoch(Worker& worker, const wire::Packet& packet);
   Worker* worker_at(std::uint16_t port);
   std::uint16_t public_port(const Worker& worker) const;
   void note_unreliable(HostIndex host);
+  Appliance* booted(std::uint32_t boot) const;  // null: it is no more
+  bool is_cut(HostIndex host, const wire::IpAddress& box) const;
+  std::optional<std::size_t> box_at(const wire::IpAddress& address) const;
+  // Whether the packet is of a member's newest place, or of sums, which are the same everywhere.
+  bool counts(RunIndex run, const wire::Packet& packet) const;
 
   WorldOptions options_;
   Random random_;
@@ -167,16 +190,23 @@ class World {
   std::uint64_t event_count_ = 0;
   std::uint64_t dropped_corrupt_ = 0;
   std::uint64_t stranger_bytes_ = 0;
-  bool appliance_up_ = false;
-  std::uint32_t boot_ = 0;  // of the appliance, 0 before the first
-  std::unique_ptr<Appliance> appliance_;
+  struct Box {
+    std::unique_ptr<Appliance> appliance;
+    bool up = false;
+    std::uint32_t boot = 0;  // no other process of any box has it
+  };
+  std::vector<Box> boxes_;
+  std::uint32_t boots_ = 0;
+  std::set<std::pair<HostIndex, std::size_t>> cuts_;
+  std::map<std::pair<RunIndex, Cookie>, std::uint32_t> epochs_;  // with which it was given
   std::vector<std::unique_ptr<Run>> runs_;
   std::vector<std::unique_ptr<Link>> links_;  // two a host: up, down
   std::vector<bool> host_up_;
   std::vector<WorkerIndex> rebound_;  // whose port is kFirstReboundPort + index here, the last one
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::function<void()>> actions_;
-  std::vector<wire::CommonHeader> quotes_;  // of datagrams that reached no process
+  // Of datagrams that reached no process, with the box that sent them.
+  std::vector<std::pair<wire::CommonHeader, std::size_t>> quotes_;
   Filter filter_;
 };
 

@@ -31,8 +31,17 @@ void World::partition(HostIndex host, bool on) {
   downlink(host).partitioned = on;
 }
 
+void World::cut(HostIndex host, std::size_t box, bool on) {
+  note_unreliable(host);
+  if (on)
+    cuts_.insert({host, box});
+  else
+    cuts_.erase({host, box});
+}
+
 void World::show_port_change(const Worker& worker) {
-  appliance_->unreachable(public_port(worker), now_);
+  for (const Box& box : boxes_)
+    if (box.up) box.appliance->unreachable(public_port(worker), now_);
 }
 
 void World::block_downlink(HostIndex host, bool on) {
@@ -58,7 +67,7 @@ void World::inject(const wire::UdpPath& path, std::span<const std::uint8_t> data
 void World::inject_frame(std::span<const std::uint8_t> bytes) {
   const FrameIndex frame = pool_.take();
   pool_[frame].bytes.assign(bytes.begin(), bytes.end());
-  appliance_->receive(frame, now_);
+  boxes_[0].appliance->receive(frame, now_);
 }
 
 void World::inject_to_worker(Worker& worker, std::span<const std::uint8_t> datagram) {

@@ -35,11 +35,15 @@ struct SessionOptions {
   Rank rank;
   std::uint16_t world_size = 0;
   std::string secret;
-  std::string appliance_address;  // printable, for messages only
-  std::uint64_t nonce = 0;        // fresh randomness, drawn once a join
-  AveragingChoice averaging{};    // what an output holds; the same on every rank
-  bool reproducible = false;      // sums in the order of ranks; the same on every rank
-  bool allow_nil = true;          // end_step() may fill in for tensors that were not submitted
+  std::string appliance_address;  // where the job is; printable, for messages only
+  // Where the job may be: first at the first of them, after its first move at the second, and so
+  // on, round and round. Printable; empty: at appliance_address alone.
+  std::vector<std::string> addresses;
+  std::uint32_t epoch = 0;      // moves so far
+  std::uint64_t nonce = 0;      // fresh randomness, drawn once a join
+  AveragingChoice averaging{};  // what an output holds; the same on every rank
+  bool reproducible = false;    // sums in the order of ranks; the same on every rank
+  bool allow_nil = true;        // end_step() may fill in for tensors that were not submitted
   std::uint32_t receive_credit_packets = 64;  // results that the transport can buffer
   std::string more_credit;  // how the user makes them more, for the report; empty: there is no way
   std::size_t path_datagram_bytes = 1452;       // biggest UDP payload of the local interface
@@ -179,6 +183,7 @@ struct Transmit {
   // or leave().
   std::span<const std::uint8_t> payload;
   std::uint16_t port_offset = 0;  // add to the appliance's port: 0 control, 1 + shard data
+  std::uint16_t address = 0;      // of SessionOptions::addresses
   Priority priority = 0;
 };
 

@@ -62,6 +62,7 @@ wire::Join make_request(const SessionOptions& options, const Layout& layout) {
   join.layouts[index_of(StreamId::kCollectives)] = {.chunk_count = kCollectiveChunks};
   const std::size_t name_bytes = std::min(options.job_name.size(), kMaxJobNameBytes);
   std::memcpy(join.name, options.job_name.data(), name_bytes);
+  join.epoch = options.epoch;
   return join;
 }
 
@@ -75,13 +76,31 @@ std::size_t join_bytes(const Layout& layout, std::size_t world_size) noexcept {
                   wire::datagram_bytes(layout.chunk_bytes(), world_size));
 }
 
+PaddedJoin::PaddedJoin(const SessionOptions& options, const Layout& layout)
+    : body(make_request(options, layout)), bytes(join_bytes(layout, options.world_size)) {
+  for (std::uint32_t first = 0; first < layout.tensor_count(); first += body.print_tensors)
+    prints.push_back(layout.fingerprint(first, body.print_tensors));
+  body.print_count = static_cast<std::uint16_t>(prints.size());
+  body.datagram_bytes = static_cast<std::uint16_t>(bytes);
+}
+
+std::size_t PaddedJoin::write(std::span<std::uint8_t> out,
+                              const wire::Sender& sender) const noexcept {
+  const std::size_t written =
+      wire::encode(out, sender, body, {},
+                   {reinterpret_cast<const std::uint8_t*>(prints.data()), 4 * prints.size()});
+  CHECK(written >= kBareBytes && written <= bytes);
+  std::fill(out.begin() + static_cast<std::ptrdiff_t>(written),
+            out.begin() + static_cast<std::ptrdiff_t>(bytes), std::uint8_t{0});
+  return bytes;
+}
+
 JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, TimeNs now,
                          std::optional<Again> again)
     : options_(options),
       layout_(layout),
-      request_(make_request(options, layout)),
+      request_(options, layout),
       identity_{.rank = options.rank.value},
-      padded_bytes_(join_bytes(layout, options.world_size)),
       bare_bytes_(kBareBytes),
       patience_ns_(again ? again->patience_ns : options.connect_timeout_ns),
       last_retry_ns_(again ? kRetryAgain : kLastRetry),
@@ -89,12 +108,8 @@ JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, Ti
       answered_ns_(now),
       next_send_ns_(now + kFirstRetry),
       retry_ns_(kFirstRetry) {
-  for (std::uint32_t first = 0; first < layout.tensor_count(); first += request_.print_tensors)
-    prints_.push_back(layout.fingerprint(first, request_.print_tensors));
-  request_.print_count = static_cast<std::uint16_t>(prints_.size());
-  request_.datagram_bytes = static_cast<std::uint16_t>(padded_bytes_);
-  request_.was_member = again.has_value();
-  if (again) request_.resume_step = again->resume_step;
+  request_.body.was_member = again.has_value();
+  if (again) request_.body.resume_step = again->resume_step;
   const std::size_t carried_bytes = std::min(options.path_datagram_bytes, kMaxDatagramBytes);
   if (options.job_name.empty() || options.job_name.size() > kMaxJobNameBytes)
     fail(StatusCode::kInvalidArgument,
@@ -113,7 +128,7 @@ JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, Ti
              std::to_string(options.world_size) + " workers: " + std::string(field->member) +
              " is " + std::to_string(field->get(options.policy)) + "; must be " +
              policy_range(*field, options.world_size, true));
-  else if (padded_bytes_ > carried_bytes)
+  else if (request_.bytes > carried_bytes)
     fail(size_error("the local interface carries datagrams of " + std::to_string(carried_bytes) +
                     " bytes"));
 }
@@ -132,20 +147,23 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
   switch (packet.type()) {
     case wire::PacketType::kChallenge: {
       const auto& body = packet.body<wire::Challenge>();
+      if (body.nonce == bare_nonce || body.nonce == options_.nonce)
+        epoch_ = std::max(epoch_, std::uint32_t{body.epoch});
       if (body.nonce == bare_nonce) {
         bare_passes_ = true;
         return Verdict::kJoin;
       }
       if (body.nonce != options_.nonce) return Verdict::kBadCookie;
       padded_passes_ = true;
-      if (challenged_ &&
-          std::memcmp(body.server_nonce, request_.server_nonce, sizeof(body.server_nonce)) == 0)
+      if (challenged_ && std::memcmp(body.server_nonce, request_.body.server_nonce,
+                                     sizeof(body.server_nonce)) == 0)
         return Verdict::kDuplicate;
       challenged_ = true;
-      request_.has_proof = 1;
-      std::memcpy(request_.server_nonce, body.server_nonce, sizeof(body.server_nonce));
-      const wire::Digest proof = wire::join_proof(options_.secret, options_.rank.value, request_);
-      std::memcpy(request_.proof, proof.data(), proof.size());
+      request_.body.has_proof = 1;
+      std::memcpy(request_.body.server_nonce, body.server_nonce, sizeof(body.server_nonce));
+      const wire::Digest proof =
+          wire::join_proof(options_.secret, options_.rank.value, request_.body);
+      std::memcpy(request_.body.proof, proof.data(), proof.size());
       send_padded_ = true;
       return Verdict::kJoin;
     }
@@ -170,6 +188,7 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
         return Verdict::kJoinRefused;
       }
       if (body.nonce != options_.nonce) return Verdict::kBadCookie;
+      draining_ = body.code == wire::RefuseCode::kDraining;
       fail(body.code == wire::RefuseCode::kEnded ? StatusCode::kPeerLost : StatusCode::kRefused,
            std::string(packet.text()));
       return Verdict::kJoinRefused;
@@ -234,20 +253,14 @@ std::string JoinMachine::describe() const {
 }
 
 std::size_t JoinMachine::poll_transmit(std::span<std::uint8_t> out) noexcept {
-  if (outcome_ != Outcome::kPending || out.size() < padded_bytes_) return 0;
+  if (outcome_ != Outcome::kPending || out.size() < request_.bytes) return 0;
   if (send_padded_) {
     send_padded_ = false;
-    const std::size_t bytes =
-        wire::encode(out, identity_, request_, {},
-                     {reinterpret_cast<const std::uint8_t*>(prints_.data()), 4 * prints_.size()});
-    CHECK(bytes >= bare_bytes_ && bytes <= padded_bytes_);
-    std::fill(out.begin() + static_cast<std::ptrdiff_t>(bytes),
-              out.begin() + static_cast<std::ptrdiff_t>(padded_bytes_), std::uint8_t{0});
-    return padded_bytes_;
+    return request_.write(out, identity_);
   }
   if (send_bare_) {
     send_bare_ = false;
-    wire::Join bare = request_;
+    wire::Join bare = request_.body;
     bare.nonce = ~options_.nonce;
     bare.has_proof = 0;
     bare.print_count = 0;
@@ -269,7 +282,7 @@ void JoinMachine::handle_timeout(TimeNs now) {
   if (now < next_send_ns_) return;
   send_padded_ = true;
   send_bare_ = !padded_passes_ && can_test_size() && now - started_ns_ >= kBareAfter;
-  DCHECK(retry_ns_ > 0 && padded_bytes_ >= bare_bytes_);
+  DCHECK(retry_ns_ > 0 && request_.bytes >= bare_bytes_);
   retry_ns_ = std::min(retry_ns_ * 3 / 2, last_retry_ns_);
   next_send_ns_ = now + retry_ns_;
 }
@@ -296,7 +309,8 @@ void JoinMachine::fail_unreachable(TimeNs now) {
   if (bare_passes_ && !padded_passes_)
     return fail(size_error("datagrams of " + std::to_string(bare_bytes_) +
                            " bytes reach the appliance, and of those of " +
-                           std::to_string(padded_bytes_) + " bytes none was answered in " + waited +
+                           std::to_string(request_.bytes) + " bytes none was answered in " +
+                           waited +
                            (size_reason_.empty() ? "" : " (it says: " + size_reason_ + ")")));
   if (challenged_)
     return fail(StatusCode::kUnreachable,
@@ -323,9 +337,10 @@ void JoinMachine::fail_preparing(TimeNs now) {
 Status JoinMachine::size_error(const std::string& what) const {
   return {
       StatusCode::kInvalidArgument,
-      error_prefix(options_) + what + ", and chunks of " + std::to_string(request_.chunk_bytes) +
-          " bytes for " + std::to_string(options_.world_size) + " workers need datagrams of " +
-          std::to_string(padded_bytes_) +
+      error_prefix(options_) + what + ", and chunks of " +
+          std::to_string(request_.body.chunk_bytes) + " bytes for " +
+          std::to_string(options_.world_size) + " workers need datagrams of " +
+          std::to_string(request_.bytes) +
           " bytes: give the path's MTU (mtu), choose a smaller chunk size, or raise the MTU along "
           "the path"};
 }

@@ -25,9 +25,20 @@ namespace sluice::client {
 // The size of a padded JOIN, the biggest datagram of a session.
 std::size_t join_bytes(const Layout& layout, std::size_t world_size) noexcept;
 
+// A join without proof.
+struct PaddedJoin {
+  PaddedJoin(const SessionOptions& options, const Layout& layout);
+  // Precondition: `out` has room for `bytes`, which are written.
+  std::size_t write(std::span<std::uint8_t> out, const wire::Sender& sender) const noexcept;
+
+  wire::Join body;
+  std::vector<std::uint32_t> prints;  // behind it
+  std::size_t bytes = 0;              // with the padding
+};
+
 class JoinMachine {
  public:
-  // Of a process that joins once more because its appliance is silent.
+  // Of a process that joins once more: its appliance is silent, or the job moves.
   struct Again {
     Step resume_step = 0;  // that it is in; 0: the job has not started for it
     DurationNs patience_ns = 0;
@@ -48,6 +59,13 @@ class JoinMachine {
   TimeNs next_timeout() const noexcept;
   void handle_timeout(TimeNs now);
   void handle_unreachable(TimeNs now);
+  // How often the run has moved, as the appliance knows.
+  std::uint32_t epoch() const noexcept { return epoch_; }
+  // The appliance takes no new jobs, and another one may.
+  bool is_draining() const noexcept { return draining_; }
+  // Nothing at all has come from the appliance.
+  bool is_unheard() const noexcept { return !challenged_ && !bare_passes_ && !padded_passes_; }
+  TimeNs started_ns() const noexcept { return started_ns_; }
   // What the appliance does meanwhile; empty unless it prepares the job's memory.
   std::string describe() const;
   // The last answer was that the memory is being made.
@@ -66,15 +84,13 @@ class JoinMachine {
   void fail_preparing(TimeNs now);
   std::string describe_difference(const wire::Differs& body) const;
   Verdict handle_preparing(const wire::Preparing& body, TimeNs now) noexcept;
-  bool can_test_size() const noexcept { return padded_bytes_ > bare_bytes_; }
+  bool can_test_size() const noexcept { return request_.bytes > bare_bytes_; }
 
   const SessionOptions& options_;
   const Layout& layout_;
-  wire::Join request_;
-  std::vector<std::uint32_t> prints_;  // behind it
+  PaddedJoin request_;
   wire::Sender identity_;
   wire::Accept accept_;
-  const std::size_t padded_bytes_;
   const std::size_t bare_bytes_;
   const DurationNs patience_ns_;
   const DurationNs last_retry_ns_;
@@ -92,6 +108,8 @@ class JoinMachine {
   bool challenged_ = false;
   bool bare_passes_ = false;  // an answer to it has come
   bool padded_passes_ = false;
+  std::uint32_t epoch_ = 0;
+  bool draining_ = false;
   int unreachable_count_ = 0;
   Outcome outcome_ = Outcome::kPending;
   Status failure_;

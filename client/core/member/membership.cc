@@ -58,7 +58,7 @@ void Membership::begin(const wire::Sender& identity, Restart restart, TimeNs now
   CHECK(identity.cookie != 0 && phase_ == Phase::kForming);
   survives_restart_ = restart.restart_ns != 0;
   patience_ns_ = std::max(options_.silence_timeout_ns, restart.restart_ns);
-  forming_patience_ns_ = restart.returns ? restart.restart_ns : options_.join_timeout_ns;
+  forming_patience_ns_ = restart.returns_ns != 0 ? restart.returns_ns : options_.join_timeout_ns;
   identity_ = identity;
   joined_ns_ = grown_ns_ = heard_ns_ = woke_ns_ = now;
   send_keepalive_ = true;
@@ -118,6 +118,7 @@ Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs 
   if (joined_count_ != body.joined_count) grown_ns_ = now;
   joined_count_ = body.joined_count;
   resume_step_ = body.resume_step;
+  drains_ = body.draining != 0;
   const bool starts = phase_ == Phase::kForming && body.state == wire::JobState::kRunning;
   if (starts) become(Phase::kRunning);
   if (phase_ == Phase::kRunning && body.state == wire::JobState::kForming) return Change::kNone;

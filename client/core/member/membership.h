@@ -22,7 +22,8 @@ class Membership {
     // The job goes on when the appliance comes back within that time. Then neither silence nor the
     // notice of a shutdown ends it before. 0: both do.
     DurationNs restart_ns = 0;
-    bool returns = false;  // it has come back, and the other ranks have that time to do so
+    // It is another one, or has come back, and the other ranks have that time to come; 0: new job.
+    DurationNs returns_ns = 0;
   };
   void begin(const wire::Sender& identity, Restart restart, TimeNs now) noexcept;
 
@@ -49,6 +50,9 @@ class Membership {
   void leave(const wire::Leave& body, std::string why, TimeNs now);
   // After a failure: one LEAVE, so that the other ranks learn of it, and nothing else.
   void farewell(const wire::Leave& body) noexcept;
+  // The appliance says that it is about to end, or to be drained.
+  bool ends() const noexcept { return !shutdown_.empty(); }
+  bool drains() const noexcept { return drains_; }
   // Why the last change was kFailed.
   const Status& failure() const noexcept { return failure_; }
   // The job runs, and goes on from an appliance that is lost with this step, as the last status
@@ -93,6 +97,7 @@ class Membership {
   DurationNs forming_patience_ns_ = 0;  // with ranks that do not come
   bool survives_restart_ = false;
   std::string shutdown_;  // what an appliance that ends has said
+  bool drains_ = false;
   std::uint16_t joined_count_ = 0;
   Step resume_step_ = 0;
   std::uint64_t missing_[kMaskWords] = {};

@@ -163,9 +163,9 @@ class Options:
                  ranks that do not come, are reported (a warning of the logger 'sluice').
     restart_timeout
                  seconds that a synchronous job over udp:// waits for an appliance that is lost;
-                 when it is back the step goes on, with the same bits, and calls only wait. Costs
-                 memory for all gradients as they travel. 0: such a job ends after silence_timeout,
-                 as every other job does.
+                 when it is back, or at the next of its addresses, the step goes on, with the same
+                 bits, and calls only wait. Costs memory for all gradients as they travel. 0: such
+                 a job ends after silence_timeout, as every other job does.
     """
 
     job: Optional[str] = None

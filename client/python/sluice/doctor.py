@@ -232,6 +232,10 @@ def _route(host, port):
 
 def check_route(report, address, wanted_mtu):
     """Says how the kernel reaches the address; returns it and this machine's, or None."""
+    if address.startswith("udp://") and "," in address:
+        for place in address.removeprefix("udp://").split(","):
+            check_route(report, f"udp://{place}", wanted_mtu)
+        return None
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port or 7700

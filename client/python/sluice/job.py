@@ -29,7 +29,7 @@ class Job(Member, Stragglers):
                  dtype: 'float32' (default), 'float16', 'bfloat16', or NumPy's or torch's name for
                  one. With a fourth member, True, it travels as it is, whatever `wire` and `prune`
                  say: what is no gradient; with a fifth it is never pruned.
-    address      'udp://HOST[:PORT]', 'vhost://HOST[:PORT]/SOCKET', 'inproc://NAME',
+    address      'udp://HOST[:PORT][,HOST...]', 'vhost://HOST[:PORT]/SOCKET', 'inproc://NAME',
                  'bcube://N,K[?...]'; default SLUICE_ADDRESS. '{rank}' is replaced by the rank.
     options      keywords, the fields of `sluice.Options`: job, rank, world_size, policy, ...
 

@@ -60,20 +60,19 @@ class VhostTransport final : public Transport {
 
   bool poll_path_event(PathEvent& event) noexcept override {
     if (too_big_bytes_ != 0) {
-      event = {PathEvent::Kind::kTooBig,
-               std::exchange(too_big_bytes_, 0),
-               facts().path_datagram_bytes,
-               true,
-               {}};
+      event = {.kind = PathEvent::Kind::kTooBig,
+               .datagram_bytes = std::exchange(too_big_bytes_, 0),
+               .path_datagram_bytes = facts().path_datagram_bytes,
+               .certain = true};
       return true;
     }
     if (!inbox_->link_is_gone || reported_) return false;
     reported_ = true;
-    event = {PathEvent::Kind::kBroken, 0, 0, false,
-             Status(StatusCode::kUnreachable,
-                    "the appliance at " + address_of(inbox_->path.dst, options_.port) +
-                        " has closed its vhost-user port " + options_.socket_path +
-                        ": it has ended, or was restarted")};
+    event = {.kind = PathEvent::Kind::kBroken,
+             .status = Status(StatusCode::kUnreachable,
+                              "the appliance at " + address_of(inbox_->path.dst, options_.port) +
+                                  " has closed its vhost-user port " + options_.socket_path +
+                                  ": it has ended, or was restarted")};
     return true;
   }
 

@@ -281,7 +281,7 @@ class UdpServed final : public Served {
     while (tx_first_ < tx_count_) {
       const std::span<mmsghdr> messages = sender_.prepare(
           std::span<const Outgoing>(tx_).subspan(tx_first_, tx_count_ - tx_first_),
-          [this](std::uint16_t path) -> auto& { return addresses_[path]; });
+          [this](const Outgoing& datagram) -> auto& { return addresses_[datagram.port_offset]; });
       const int sent = ::sendmmsg(control_.get(), messages.data(),
                                   static_cast<unsigned>(messages.size()), MSG_DONTWAIT);
       for (int i = 0; i < sent; ++i) tx_first_ += sender_.train(static_cast<std::size_t>(i));

@@ -28,7 +28,7 @@ std::size_t train_length(std::span<const Outgoing> datagrams) noexcept {
   const std::size_t longest = std::min({datagrams.size(), kMaxTrain, kMaxTrainBytes / segment});
   std::size_t count = 1;
   while (count < longest && datagrams[count].port_offset == first.port_offset &&
-         datagrams[count].total_bytes() <= segment) {
+         datagrams[count].address == first.address && datagrams[count].total_bytes() <= segment) {
     if (datagrams[count++].total_bytes() < segment) break;
   }
   return count;

@@ -42,14 +42,14 @@ class TrainSender {
   // The device or the path can't carry trains: from now on a message is a datagram.
   void give_up() noexcept { trains_ = false; }
 
-  // Prepares the messages of at most kBurst datagrams. `address_of(port_offset)` returns a
+  // Prepares the messages of at most kBurst datagrams. `address_of(datagram)` returns a
   // reference to an object with `storage` and `bytes`.
   template <class AddressOf>
   std::span<mmsghdr> prepare(std::span<const Outgoing> datagrams, AddressOf address_of) noexcept {
     count_ = 0;
     for (std::size_t piece = 0; !datagrams.empty(); ++count_) {
       const std::size_t train = trains_ ? train_length(datagrams) : 1;
-      auto& address = address_of(datagrams.front().port_offset);
+      auto& address = address_of(datagrams.front());
       fill(datagrams.first(train), piece);
       messages_[count_].msg_hdr.msg_name = &address.storage;
       messages_[count_].msg_hdr.msg_namelen = address.bytes;

@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "aggregator/wire/inet.h"
@@ -30,21 +31,32 @@ constexpr int kSendBufferBytes = 128 << 10;
 constexpr std::size_t kMinBufferCostBytes = 2304;  // what the kernel charges for a 1,500-byte frame
 constexpr int kMaxErrorsPerDrain = 64;
 
+int port_of(const sockaddr_storage& address) noexcept {
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                   : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
 class UdpTransport final : public Transport {
  public:
   explicit UdpTransport(const Log& log) : log_(log) {}
 
   Status open(const UdpOptions& options) {
-    auto remote = resolve(options.host, options.port, AF_UNSPEC, 0);
-    if (!remote.ok()) return remote.status();
-    remote_ = remote.value();
-    starts_late_ = options.starts_late;
-    socket_ = OwnedFd(::socket(remote_.family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket_) return io_error("cannot open a UDP socket");
-    for (std::size_t offset = 0; offset < targets_.size(); ++offset) {
-      targets_[offset] = remote_;
-      targets_[offset].set_port(static_cast<std::uint16_t>(options.port + offset));
+    auto places = options.others;
+    places.insert(places.begin(), {options.host, options.port});
+    for (const auto& [host, port] : places) {
+      auto remote = resolve(host, port, family_, 0);
+      if (!remote.ok()) return remote.status();
+      family_ = remote.value().family();
+      Remote& added = remotes_.emplace_back(Remote{.address = remote.value(), .targets = {}});
+      for (std::size_t offset = 0; offset < added.targets.size(); ++offset) {
+        added.targets[offset] = added.address;
+        added.targets[offset].set_port(static_cast<std::uint16_t>(port + offset));
+      }
     }
+    starts_late_ = options.starts_late;
+    socket_ = OwnedFd(::socket(family_, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!socket_) return io_error("cannot open a UDP socket");
     if (Status status = bind_local(options); !status.ok()) return status;
     set_options(options.sharers);
     if (options.trains) {
@@ -65,7 +77,7 @@ class UdpTransport final : public Transport {
       return {};
     }
     const std::size_t count = receiver_.take(
-        incoming_, [this](const sockaddr_storage& from) { return remote_.same_host(from); });
+        incoming_, [this](const sockaddr_storage& from) { return index_of(from).has_value(); });
     moderation_.on_receive(static_cast<std::uint32_t>(count), now);
     return {incoming_.data(), count};
   }
@@ -84,7 +96,9 @@ class UdpTransport final : public Transport {
     // Either way the loop ends after as many errors as there are datagrams.
     for (std::size_t errors = 0; taken < datagrams.size() && errors <= datagrams.size();) {
       const std::span<mmsghdr> messages = sender_.prepare(
-          datagrams.subspan(taken), [this](std::uint16_t port) -> auto& { return targets_[port]; });
+          datagrams.subspan(taken), [this](const Outgoing& datagram) -> auto& {
+            return remotes_[datagram.address].targets[datagram.port_offset];
+          });
       const int sent = ::sendmmsg(socket_.get(), messages.data(),
                                   static_cast<unsigned>(messages.size()), MSG_DONTWAIT);
       for (int i = 0; i < sent; ++i) {
@@ -103,7 +117,7 @@ class UdpTransport final : public Transport {
         continue;
       }
       ++errors;
-      taken += handle_send_error(errno, datagrams[taken].total_bytes());
+      taken += handle_send_error(errno, datagrams[taken]);
     }
     pace_.on_send(bytes, blocked_, now);
     return taken;
@@ -147,7 +161,7 @@ class UdpTransport final : public Transport {
 
   Status bind_local(const UdpOptions& options) {
     if (!options.local_address.empty()) {
-      auto local = resolve(options.local_address, 0, remote_.family(), AI_NUMERICHOST);
+      auto local = resolve(options.local_address, 0, family_, AI_NUMERICHOST);
       if (!local.ok()) return local.status();
       if (::bind(socket_.get(), local.value().get(), local.value().bytes) != 0) {
         return io_error("local address " + options.local_address +
@@ -155,14 +169,15 @@ class UdpTransport final : public Transport {
       }
     }
     // A connected socket knows the source address and the interface's MTU; ours stays unconnected.
-    OwnedFd probe(::socket(remote_.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    if (!probe || ::connect(probe.get(), remote_.get(), remote_.bytes) != 0) {
-      return io_error("no route to " + remote_.text() +
-                      (remote_.needs_interface()
+    const SocketAddress& remote = remotes_.front().address;
+    OwnedFd probe(::socket(family_, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!probe || ::connect(probe.get(), remote.get(), remote.bytes) != 0) {
+      return io_error("no route to " + remote.text() +
+                      (remote.needs_interface()
                            ? ", a link-local address: name its interface too, as in [fe80::1%eth0]"
                            : ""));
     }
-    const bool ipv6 = remote_.family() == AF_INET6;
+    const bool ipv6 = family_ == AF_INET6;
     const int local_mtu = ipv6 ? get_int(probe.get(), IPPROTO_IPV6, IPV6_MTU)
                                : get_int(probe.get(), IPPROTO_IP, IP_MTU);
     std::size_t mtu_bytes = options.mtu_bytes;
@@ -180,8 +195,8 @@ class UdpTransport final : public Transport {
 
   void set_options(std::uint32_t sharers) noexcept {
     const int fd = socket_.get();
-    mark_datagrams(fd, remote_.family());
-    if (remote_.family() == AF_INET)
+    mark_datagrams(fd, family_);
+    if (family_ == AF_INET)
       set_int(fd, IPPROTO_IP, IP_RECVERR, 1);
     else
       set_int(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
@@ -201,11 +216,11 @@ class UdpTransport final : public Transport {
   // No checksums by the device, or a path that no longer carries so much.
   void give_up_trains(int error) noexcept {
     sender_.give_up();
-    log_.write(SLUICE_LOG_WARN, refused_trains("to " + remote_.text(), error));
+    log_.write(SLUICE_LOG_WARN, refused_trains("to " + remotes_.front().address.text(), error));
   }
 
   // Returns how many datagrams the error consumed: 0 for a pending error of an earlier datagram.
-  std::size_t handle_send_error(int error, std::size_t datagram_bytes) noexcept {
+  std::size_t handle_send_error(int error, const Outgoing& datagram) noexcept {
     if (error == ECONNREFUSED) {  // reported once, by whatever call comes next
       read_errors();
       return 0;
@@ -214,12 +229,30 @@ class UdpTransport final : public Transport {
     if (error == EMSGSIZE) {
       const TooBigReports reports = read_errors();  // carries the MTU
       if (!reports.local && reports.network) return 0;
-      if (!reports.local) push_event({PathEvent::Kind::kTooBig, datagram_bytes, 0, true, {}});
+      if (!reports.local)
+        push_event({.kind = PathEvent::Kind::kTooBig,
+                    .address = datagram.address,
+                    .datagram_bytes = datagram.total_bytes(),
+                    .certain = true});
     } else {
-      push_event({.kind = PathEvent::Kind::kUnreachable});
+      push_event({.kind = PathEvent::Kind::kUnreachable, .address = datagram.address});
       read_errors();
     }
     return 1;
+  }
+
+  // The appliance that has this address. Two of one host differ by their ports.
+  std::optional<std::uint16_t> index_of(const sockaddr_storage& peer) const noexcept {
+    std::optional<std::uint16_t> found;
+    for (std::uint16_t index = 0; index < remotes_.size(); ++index) {
+      const Remote& remote = remotes_[index];
+      if (!remote.address.same_host(peer)) continue;
+      if (!found) found = index;
+      if (port_of(peer) - port_of(remote.address.storage) <= int{kMaxShards} &&
+          port_of(peer) >= port_of(remote.address.storage))
+        found = index;
+    }
+    return found;
   }
 
   void push_event(PathEvent event) noexcept {
@@ -234,7 +267,10 @@ class UdpTransport final : public Transport {
       alignas(cmsghdr) std::array<char, 512> control{};
       std::array<std::uint8_t, 64> start{};  // only the length of the offending datagram matters
       iovec iov{start.data(), start.size()};
-      msghdr message{.msg_iov = &iov,
+      sockaddr_storage to{};
+      msghdr message{.msg_name = &to,
+                     .msg_namelen = sizeof to,
+                     .msg_iov = &iov,
                      .msg_iovlen = 1,
                      .msg_control = control.data(),
                      .msg_controllen = control.size()};
@@ -247,32 +283,41 @@ class UdpTransport final : public Transport {
         if (is_error) {
           sock_extended_err error;
           std::memcpy(&error, CMSG_DATA(part), sizeof error);
-          handle_network_error(error, static_cast<std::size_t>(bytes), reports);
+          handle_network_error(error, index_of(to).value_or(0), static_cast<std::size_t>(bytes),
+                               reports);
         }
       }
     }
     return reports;
   }
 
-  void handle_network_error(const sock_extended_err& error, std::size_t datagram_bytes,
-                            TooBigReports& reports) noexcept {
+  void handle_network_error(const sock_extended_err& error, std::uint16_t address,
+                            std::size_t datagram_bytes, TooBigReports& reports) noexcept {
     if (error.ee_errno == EMSGSIZE) {
       const std::size_t path =
           error.ee_info > header_bytes_ ? error.ee_info - header_bytes_ : std::size_t{0};
       const bool local = error.ee_origin == SO_EE_ORIGIN_LOCAL;
       (local ? reports.local : reports.network) = true;
-      push_event({PathEvent::Kind::kTooBig, datagram_bytes, path, local, {}});
+      push_event({.kind = PathEvent::Kind::kTooBig,
+                  .address = address,
+                  .datagram_bytes = datagram_bytes,
+                  .path_datagram_bytes = path,
+                  .certain = local});
     } else if (error.ee_errno == ECONNREFUSED || error.ee_errno == EHOSTUNREACH ||
                error.ee_errno == ENETUNREACH) {
-      push_event({.kind = PathEvent::Kind::kUnreachable});
+      push_event({.kind = PathEvent::Kind::kUnreachable, .address = address});
     }
   }
 
   const Log log_;
   OwnedFd socket_;
-  SocketAddress remote_;
+  struct Remote {
+    SocketAddress address;
+    std::array<SocketAddress, kMaxShards + 1> targets;
+  };
+  std::vector<Remote> remotes_;  // as options name them
+  int family_ = AF_UNSPEC;       // of all
   bool starts_late_ = false;
-  std::array<SocketAddress, kMaxShards + 1> targets_;
   std::size_t header_bytes_ = 0;
   TransportFacts facts_;
   Moderation moderation_{0};  // set when the receive buffer's size is known

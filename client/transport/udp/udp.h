@@ -8,6 +8,8 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "aggregator/base/status.h"
 #include "client/log.h"
@@ -18,6 +20,8 @@ namespace sluice::client {
 struct UdpOptions {
   std::string host;  // a name, an IPv4 or an IPv6 address
   std::uint16_t port = kDefaultPort;
+  // Further appliances, of the same address family. A datagram says which one it is for.
+  std::vector<std::pair<std::string, std::uint16_t>> others;
   std::string local_address;  // empty: the kernel chooses
   std::size_t mtu_bytes = 1500;
   bool trains = true;         // if the kernel supports them

@@ -7,6 +7,7 @@
 namespace sluice::client {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(Address, ReadsEveryScheme) {
@@ -39,6 +40,17 @@ TEST(Address, ReadsIpv6InBrackets) {
   EXPECT_EQ(without.value().port, kDefaultPort);
 }
 
+TEST(Address, ReadsAListOfAppliances) {
+  const Result<Address> list = parse_address("udp://10.0.0.1,box:7800,10.0.0.3/");
+  ASSERT_TRUE(list.ok()) << list.status().message();
+  EXPECT_EQ(list.value().host, "10.0.0.1");
+  EXPECT_THAT(texts_of(list.value()),
+              ElementsAre("udp://10.0.0.1:7700", "udp://box:7800", "udp://10.0.0.3:7700"));
+  const Result<Address> ipv6 = parse_address("udp://[::1]:7700,[::2]:7701");
+  ASSERT_TRUE(ipv6.ok()) << ipv6.status().message();
+  EXPECT_THAT(texts_of(ipv6.value()), ElementsAre("udp://[::1]:7700", "udp://[::2]:7701"));
+}
+
 TEST(Address, RefusesWhatItCannotReadAndShowsIt) {
   struct Case {
     const char* text;
@@ -57,6 +69,9 @@ TEST(Address, RefusesWhatItCannotReadAndShowsIt) {
       {"udp://box:77x", "1 to 65519"},
       {"udp://box:7700/job", "nothing follows the port"},
       {"udp://box:", "1 to 65519"},
+      {"udp://box,", "the host is missing"},
+      {"udp://,box", "the host is missing"},
+      {"udp://box,other:0", "1 to 65519"},
       {"vhost://10.0.0.1:7700", "path of the vhost-user socket is missing"},
       {"vhost://10.0.0.1/", "path of the vhost-user socket is missing"},
       {"inproc://", "name is missing"},

@@ -2,68 +2,10 @@
 
 #include <algorithm>
 
-#include "tests/unit/schedules/schedule.h"
+#include "tests/unit/schedules/restarting.h"
 
 namespace sluice::sim {
 namespace {
-
-constexpr DurationNs kDown = 300 * kMillisecond;
-
-// Three ranks, in place, so that whoever has a result has lost its contribution; a broadcast, a
-// barrier, and a tensor that is left out.
-JobPlan plan_of_steps() {
-  JobPlan plan = make_plan(3, 3, {16 * 5, 16 * 3});
-  plan.chunk_bytes = 64;
-  plan.in_place = true;
-  plan.random_priority = false;
-  plan.backward_order = true;
-  plan.random_order = false;
-  plan.call_end_step = true;
-  plan.nil_rule = [](Rank rank, Step step, std::uint32_t tensor) {
-    return tensor == 1 && (step == 2 || rank.value == 1);
-  };
-  plan.collectives = {
-      {.before_step = 2,
-       .kind = CollectiveKind::kBroadcast,
-       .root = Rank{1},
-       .size_bytes = 64 * 70},
-      {.before_step = 2, .kind = CollectiveKind::kBarrier},
-      {.before_step = 3, .kind = CollectiveKind::kBroadcast, .root = Rank{2}, .size_bytes = 100}};
-  for (RankPlan& rank : plan.ranks) rank.ending = Ending::kTogether;
-  plan.ranks[2].step_delay_ns = 2 * kMillisecond;
-  plan.session.restart_timeout_ns = 20 * kSecond;
-  return plan;
-}
-
-// Kills the appliance of `world` once so many datagrams have passed since `from`, and again each
-// time that so many more have passed after it was started.
-struct Killer {
-  World& world;
-  RunIndex run;
-  std::vector<std::uint32_t> after;  // datagrams
-  std::size_t deaths = 0;
-  std::uint32_t passed = 0;
-  bool up = true;
-
-  void watch() {
-    world.set_filter([this](Passing& passing) {
-      passing.drop = !up && passing.direction == Direction::kToWorker;
-      if (deaths == after.size() || !up || !started() || ++passed <= after[deaths]) return;
-      passed = 0;
-      up = false;
-      world.at(passing.now, [this] { world.stop_appliance(); });
-      world.at(passing.now + kDown, [this] {
-        world.start_appliance(100 + ++deaths);
-        up = true;
-      });
-    });
-  }
-  bool started() {
-    for (std::uint16_t rank = 0; rank < world.plan(run).world_size(); ++rank)
-      if (!world.worker(run, rank).started()) return false;
-    return true;
-  }
-};
 
 class Restart : public Schedule {
  protected:
@@ -71,7 +13,7 @@ class Restart : public Schedule {
   void expect_survives(const JobPlan& plan, const std::vector<std::uint32_t>& deaths) {
     World own(options);
     const RunIndex run = own.add_run(plan);
-    Killer killer{.world = own, .run = run, .after = deaths};
+    Killer killer{.world = own, .run = run, .deaths = {.after = deaths}};
     killer.watch();
     const bool done = own.run_until_done(run, 30 * kSecond);
     if (own.healthy()) own.check_at_end();
@@ -83,8 +25,8 @@ class Restart : public Schedule {
           << "rank " << rank << ": " << worker.session().describe_stall(own.now());
     }
     handed_over += own.oracle().handed_over();
-    deaths_seen += killer.deaths;
-    all_seen = killer.deaths == deaths.size();
+    deaths_seen += killer.seen;
+    all_seen = killer.seen == deaths.size();
   }
 
   std::uint64_t handed_over = 0;

@@ -1,0 +1,74 @@
+// A job that survives the loss of its appliance, and what kills that.
+#pragma once
+
+#include <vector>
+
+#include "tests/unit/schedules/schedule.h"
+
+namespace sluice::sim {
+
+inline constexpr DurationNs kDown = 300 * kMillisecond;
+
+// Three ranks, in place, so that whoever has a result has lost its contribution; a broadcast, a
+// barrier, and a tensor that is left out.
+inline JobPlan plan_of_steps() {
+  JobPlan plan = make_plan(3, 3, {16 * 5, 16 * 3});
+  plan.chunk_bytes = 64;
+  plan.in_place = true;
+  plan.random_priority = false;
+  plan.backward_order = true;
+  plan.random_order = false;
+  plan.call_end_step = true;
+  plan.nil_rule = [](Rank rank, Step step, std::uint32_t tensor) {
+    return tensor == 1 && (step == 2 || rank.value == 1);
+  };
+  plan.collectives = {
+      {.before_step = 2,
+       .kind = CollectiveKind::kBroadcast,
+       .root = Rank{1},
+       .size_bytes = 64 * 70},
+      {.before_step = 2, .kind = CollectiveKind::kBarrier},
+      {.before_step = 3, .kind = CollectiveKind::kBroadcast, .root = Rank{2}, .size_bytes = 100}};
+  for (RankPlan& rank : plan.ranks) rank.ending = Ending::kTogether;
+  plan.ranks[2].step_delay_ns = 2 * kMillisecond;
+  plan.session.restart_timeout_ns = 20 * kSecond;
+  return plan;
+}
+
+struct Deaths {
+  std::vector<std::uint32_t> after;  // datagrams since all have started, or since it was back
+  DurationNs down_ns = kDown;
+};
+
+// Kills the first appliance of `world` so often, and starts it again.
+struct Killer {
+  World& world;
+  RunIndex run;
+  Deaths deaths;
+  std::size_t seen = 0;
+  std::uint32_t passed = 0;
+  bool up = true;
+
+  void watch() {
+    world.set_filter([this](Passing& passing) {
+      if (passing.box != 0) return;
+      passing.drop = !up && passing.direction == Direction::kToWorker;
+      if (seen == deaths.after.size() || !up || !started() || ++passed <= deaths.after[seen])
+        return;
+      passed = 0;
+      up = false;
+      world.at(passing.now, [this] { world.stop_appliance(); });
+      world.at(passing.now + deaths.down_ns, [this] {
+        world.start_appliance(100 + ++seen);
+        up = true;
+      });
+    });
+  }
+  bool started() {
+    for (std::uint16_t rank = 0; rank < world.plan(run).world_size(); ++rank)
+      if (!world.worker(run, rank).started()) return false;
+    return true;
+  }
+};
+
+}  // namespace sluice::sim

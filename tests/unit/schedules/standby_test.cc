@@ -1,0 +1,328 @@
+// Schedules of a job with two appliances, of which one is lost, left, cut off, stopped or drained.
+#include <algorithm>
+
+#include "tests/unit/schedules/restarting.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr std::size_t kA = 0, kB = 1;
+
+JobPlan plan_of_many_steps(Step steps = 40) {
+  JobPlan plan = make_plan(3, steps, {16 * 5, 16 * 3});
+  plan.chunk_bytes = 64;
+  plan.in_place = true;
+  for (RankPlan& rank : plan.ranks) {
+    rank.ending = Ending::kTogether;
+    rank.step_delay_ns = 50 * kMillisecond;
+  }
+  plan.session.restart_timeout_ns = 20 * kSecond;
+  return plan;
+}
+
+class Standby : public Schedule {
+ protected:
+  Standby() { options.standby = true; }
+
+  // Whether the job goes on to its end in a world of its own, which `disturb` changes.
+  template <class Disturb>
+  void expect_survives(const JobPlan& plan, Disturb disturb) {
+    World own(options);
+    const RunIndex run = own.add_run(plan);
+    disturb(own, run);
+    const bool done = own.run_until_done(run, 40 * kSecond);
+    if (own.healthy()) own.check_at_end();
+    EXPECT_TRUE(done && own.healthy()) << own.report();
+    for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank) {
+      Worker& worker = own.worker(run, rank);
+      EXPECT_FALSE(worker.failed()) << worker.failure().message();
+      EXPECT_EQ(worker.steps_done(), plan.ranks[rank].last_step)
+          << "rank " << rank << ": " << worker.session().describe_stall(own.now());
+    }
+    handed_over += own.oracle().handed_over();
+  }
+  void expect_survives(const JobPlan& plan, const Deaths& deaths) {
+    std::optional<Killer> killer;
+    expect_survives(plan, [&](World& own, RunIndex run) {
+      killer.emplace(Killer{.world = own, .run = run, .deaths = deaths});
+      killer->watch();
+    });
+  }
+  // All ranks go on with that epoch.
+  bool all_at(RunIndex run, std::uint32_t epoch) {
+    for (std::uint16_t rank = 0; rank < world().plan(run).world_size(); ++rank) {
+      const client::Session& session = world().worker(run, rank).session();
+      if (session.epoch() != epoch || session.state() != client::SessionState::kRunning)
+        return false;
+    }
+    return true;
+  }
+  void expect_moved(RunIndex run, std::uint32_t epoch, TimeNs deadline) {
+    EXPECT_TRUE(world().run_until([&] { return all_at(run, epoch); }, deadline))
+        << "at " << world().now() / kMillisecond
+        << " ms: " << world().worker(run, 0).session().describe_stall(world().now());
+  }
+  // A running job of some steps, which has been running for half a second.
+  RunIndex begin(JobPlan plan = plan_of_many_steps()) {
+    const RunIndex run = world().add_run(std::move(plan));
+    start_all(run);
+    world().run_until(world().now() + 500 * kMillisecond);
+    EXPECT_TRUE(all_at(run, 0)) << "nothing has happened yet";
+    return run;
+  }
+  void cut(RunIndex run, std::uint16_t rank, std::size_t box, bool on) {
+    world().cut(world().worker(run, rank).identity.host, box, on);
+  }
+  void stop(std::size_t box, DurationNs duration) {
+    const TimeNs until = world().now() + duration;
+    world().appliance(box).pause_control(until);
+    for (std::uint16_t shard = 0; shard < world().appliance(box).shard_count(); ++shard)
+      world().appliance(box).pause_shard(shard, until);
+  }
+
+  std::uint64_t handed_over = 0;
+};
+
+TEST_F(Standby, the_first_dies_at_every_packet_of_a_job) {
+  const JobPlan plan = plan_of_steps();
+  for (std::uint32_t at = 0; at < 160 && !HasFailure(); ++at) {
+    SCOPED_TRACE("killed after " + std::to_string(at) + " datagrams");
+    expect_survives(plan, {.after = {at}, .down_ns = 100 * kSecond});
+  }
+  EXPECT_GT(handed_over, 10u);
+}
+
+// It is back before anybody has noticed, while the ranks vote, and after they have left.
+TEST_F(Standby, the_first_comes_back_while_members_move) {
+  const JobPlan plan = plan_of_steps();
+  for (const DurationNs down : {400, 700, 800, 900, 1000, 1500})
+    for (std::uint32_t at = 0; at < 150 && !HasFailure(); at += 11) {
+      SCOPED_TRACE("killed after " + std::to_string(at) + " datagrams for " + std::to_string(down) +
+                   " ms");
+      expect_survives(plan, {.after = {at}, .down_ns = down * kMillisecond});
+    }
+}
+
+// While the ranks join the second, state what they know, hand over; the first is back by then.
+TEST_F(Standby, the_second_dies_at_every_packet_after_the_move) {
+  const JobPlan plan = plan_of_steps();
+  for (const std::uint32_t first : {20u, 95u, 120u})
+    for (std::uint32_t second = 0; second < 130 && !HasFailure(); second += 3) {
+      SCOPED_TRACE("killed after " + std::to_string(first) + " and " + std::to_string(second));
+      expect_survives(plan, [&](World& own, RunIndex run) {
+        auto passed = std::make_shared<std::array<std::uint32_t, 2>>();
+        own.set_filter([&own, run, passed, first, second](Passing& passing) {
+          for (std::uint16_t rank = 0; rank < own.plan(run).world_size(); ++rank)
+            if (!own.worker(run, rank).started()) return;
+          // Questions are sent all the time, with or without a move.
+          const bool counts = passing.box == kA || passing.packet.common().cookie != 0;
+          if (!counts) return;
+          auto& count = (*passed)[passing.box];
+          if (++count != (passing.box == kA ? first : second) + 1) return;
+          own.at(passing.now, [&own, box = passing.box] { own.stop_appliance(box); });
+          if (passing.box == kA)
+            own.at(passing.now + 850 * kMillisecond, [&own] { own.start_appliance(5, kA); });
+        });
+      });
+    }
+}
+
+TEST_F(Standby, a_job_moves_within_a_second_and_a_half_of_the_death) {
+  const RunIndex run = begin();
+  world().stop_appliance(kA);
+  expect_moved(run, 1, world().now() + 1500 * kMillisecond);
+  expect_completed(run, 20 * kSecond);
+  for (std::uint16_t rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(world().worker(run, rank).session().counters().appliance_restarts, 1u);
+}
+
+// Everybody hears that one has left.
+TEST_F(Standby, one_rank_that_loses_the_first_takes_all_along) {
+  const RunIndex run = begin();
+  cut(run, 1, kA, true);
+  expect_moved(run, 1, world().now() + 1500 * kMillisecond);
+  expect_completed(run, 20 * kSecond);
+}
+
+TEST_F(Standby, a_rank_that_reaches_only_the_first_holds_the_job_there) {
+  const RunIndex run = begin(plan_of_many_steps(200));
+  cut(run, 1, kB, true);
+  world().run_until(world().now() + 7 * kSecond);
+  EXPECT_TRUE(all_at(run, 0));
+  const Worker& worker = world().worker(run, 1);
+  const auto warned = std::ranges::find(worker.log(), Kind::kStalled, &LoggedEvent::kind);
+  ASSERT_NE(warned, worker.log().end());
+  expect_words(warned->status.message(), {"10.255.0.2:7700", "has not answered", "cannot move"});
+  // Another one loses the first for a moment and votes. The job comes back to where all can be.
+  cut(run, 0, kA, true);
+  world().run_until(world().now() + 1500 * kMillisecond);
+  cut(run, 0, kA, false);
+  world().run_until(world().now() + 2 * kSecond);
+  expect_words(world().worker(run, 0).session().describe_stall(world().now()),
+               {"10.255.0.2:7700", "rank 1"});
+  expect_moved(run, 2, world().now() + 5 * kSecond);
+  expect_completed(run, 60 * kSecond);
+}
+
+TEST_F(Standby, a_rank_that_cannot_reach_the_second_is_waited_for_and_named) {
+  const RunIndex run = begin();
+  cut(run, 1, kB, true);
+  world().stop_appliance(kA);
+  world().run_until(world().now() + 7 * kSecond);
+  for (const std::uint16_t rank : {0, 2})
+    expect_words(world().worker(run, rank).session().describe_stall(world().now()),
+                 {"10.255.0.2:7700", "2 of 3 ranks here", "rank 1"});
+  cut(run, 1, kB, false);
+  expect_completed(run, 20 * kSecond);
+}
+
+TEST_F(Standby, what_an_appliance_sends_that_was_left_counts_for_nothing) {
+  const RunIndex run = begin(plan_of_many_steps(300));
+  stop(kA, 10 * kSecond);
+  expect_moved(run, 1, world().now() + 1500 * kMillisecond);
+  world().run_until(world().now() + 12 * kSecond);  // it has been back for a while
+  EXPECT_TRUE(all_at(run, 1));
+  EXPECT_TRUE(world().appliance(kA).jobs().is_empty()) << "the ranks have told it, as it finds out";
+  world().stop_appliance(kB);
+  expect_moved(run, 2, world().now() + 1500 * kMillisecond);
+  expect_completed(run, 60 * kSecond);
+}
+
+// A worker's packets come late: the appliance that was left completes a sum of its own.
+TEST_F(Standby, an_appliance_that_was_left_completes_a_step_of_its_own) {
+  JobPlan plan = plan_of_many_steps(20);
+  plan.ranks[2].step_delay_ns = 400 * kMillisecond;
+  const RunIndex run = world().add_run(plan);
+  start_all(run);
+  bool away = false;
+  world().set_filter([&](Passing& passing) {
+    if (passing.box != kA || !away) return;
+    if (passing.direction == Direction::kToWorker) passing.delay_ns = 2 * kSecond;
+  });
+  world().run_until(world().now() + 700 * kMillisecond);
+  away = true;
+  expect_moved(run, 1, world().now() + 2 * kSecond);
+  expect_completed(run, 60 * kSecond);
+}
+
+TEST_F(Standby, both_die_and_the_first_comes_back) {
+  const RunIndex run = begin();
+  world().stop_appliance(kA);
+  expect_moved(run, 1, world().now() + 1500 * kMillisecond);
+  world().stop_appliance(kB);
+  world().run_until(world().now() + 3 * kSecond);
+  world().start_appliance(7, kA);
+  expect_moved(run, 2, world().now() + kSecond);
+  expect_completed(run, 30 * kSecond);
+}
+
+TEST_F(Standby, both_die_at_once_and_the_second_comes_back) {
+  const RunIndex run = begin();
+  world().stop_appliance(kA);
+  world().stop_appliance(kB);
+  world().run_until(world().now() + 3 * kSecond);
+  world().start_appliance(7, kB);
+  expect_completed(run, 30 * kSecond);
+}
+
+TEST_F(Standby, both_die_for_good_and_are_named_after_restart_timeout) {
+  JobPlan plan = plan_of_many_steps();
+  plan.session.restart_timeout_ns = 6 * kSecond;
+  const RunIndex run = begin(plan);
+  world().stop_appliance(kA);
+  world().run_until(world().now() + 1500 * kMillisecond);
+  world().stop_appliance(kB);
+  expect_failed(run, Rank{99}, world().now() + 8 * kSecond, {"10.255.0.2:7700"});
+}
+
+TEST_F(Standby, a_drained_appliance_is_empty_and_no_step_is_lost) {
+  const RunIndex run = begin();
+  const TimeNs from = world().now();
+  world().appliance(kA).drain(from);
+  expect_moved(run, 1, from + 200 * kMillisecond);
+  world().run_until(world().now() + 100 * kMillisecond);
+  EXPECT_TRUE(world().appliance(kA).jobs().is_empty());
+  world().stop_appliance(kA);
+  expect_completed(run, 20 * kSecond);
+  EXPECT_EQ(world().oracle().handed_over(), 0u) << "they moved between two steps";
+}
+
+TEST_F(Standby, both_are_upgraded_one_after_the_other) {
+  const RunIndex run = begin(plan_of_many_steps(100));
+  for (const std::size_t box : {kA, kB}) {
+    world().appliance(box).drain(world().now());
+    expect_moved(run, static_cast<std::uint32_t>(box + 1), world().now() + kSecond);
+    world().run_until(world().now() + 200 * kMillisecond);
+    EXPECT_TRUE(world().appliance(box).jobs().is_empty());
+    world().stop_appliance(box);
+    world().run_until(world().now() + kSecond);
+    world().start_appliance(50 + box, box);
+    world().run_until(world().now() + 500 * kMillisecond);
+  }
+  expect_completed(run, 30 * kSecond);
+}
+
+TEST_F(Standby, a_job_begins_at_the_second_while_the_first_is_away_or_drains) {
+  world().stop_appliance(kA);
+  const RunIndex first = world().add_run(plan_of_many_steps(150));
+  world().run_until(5 * kSecond);
+  EXPECT_TRUE(all_at(first, 1));
+  world().start_appliance(7, kA);
+  world().appliance(kA).drain(world().now());
+  JobPlan plan = plan_of_many_steps();
+  plan.name = "second";
+  plan.run_id += 1;
+  const RunIndex second = world().add_run(plan);
+  expect_completed(first, 30 * kSecond);
+  expect_completed(second, 30 * kSecond);
+}
+
+TEST_F(Standby, a_job_that_tolerates_stragglers_is_refused_with_the_reason) {
+  JobPlan plan = plan_of_many_steps();
+  plan.session.has_policy = true;
+  plan.session.policy = {.kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 2};
+  const RunIndex run = world().add_run(plan);
+  expect_failed(run, Rank{99}, 5 * kSecond, {"only a synchronous job", "k < n", "one address"});
+}
+
+class Drain : public Standby {
+ protected:
+  Drain() { options.standby = false; }
+};
+
+TEST_F(Drain, without_a_standby_a_job_goes_on_until_the_appliance_ends_and_waits_for_the_next) {
+  const RunIndex run = begin(plan_of_many_steps(100));
+  world().appliance().drain(world().now());
+  world().run_until(world().now() + 2 * kSecond);
+  EXPECT_TRUE(all_at(run, 0));
+  EXPECT_FALSE(world().appliance().jobs().is_empty());
+  world().appliance().shutdown(world().now());
+  world().run_until(world().now() + 50 * kMillisecond);
+  world().stop_appliance();
+  world().run_until(world().now() + kSecond);
+  world().start_appliance(7);
+  expect_completed(run, 20 * kSecond);
+}
+
+TEST_F(Drain, a_job_that_cannot_move_is_waited_for) {
+  JobPlan plan = plan_of_many_steps(20);
+  plan.session.restart_timeout_ns = 0;
+  const RunIndex run = begin(plan);
+  world().appliance().drain(world().now());
+  world().run_until(world().now() + 200 * kMillisecond);
+  EXPECT_FALSE(world().appliance().jobs().is_empty());
+  expect_completed(run, 20 * kSecond);
+  world().run_until(world().now() + kSecond);
+  EXPECT_TRUE(world().appliance().jobs().is_empty());
+}
+
+TEST_F(Drain, an_appliance_that_is_stopped_for_10_s_declares_nobody_dead) {
+  const RunIndex run = begin();
+  stop(kA, 10 * kSecond);
+  expect_completed(run, 30 * kSecond);
+  for (std::uint16_t rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(world().worker(run, rank).session().counters().appliance_restarts, 0u);
+}
+
+}  // namespace
+}  // namespace sluice::sim
