@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,14 @@ def kill(box):
     box.wait()
 
 
-def start_training(lab, how, waits_after=()):
+def start_training(lab, how, waits_after=(), env=None):
     library = os.environ.get("SLUICE_LIBRARY", BUILD.resolve() / "client" / "libsluice.so")
+    given = env or {}
     env = {"SLUICE_ADDRESS": lab.url, "SLUICE_SECRET": "lab", "WORLD_SIZE": str(RANKS),
            "SLUICE_RUN_ID": f"{how}-{len(lab._processes)}", "SLUICE_LIBRARY": str(library),
            "PYTHONPATH": str(ROOT / "client" / "python"), "OMP_NUM_THREADS": "1",
            "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(29500 + len(lab._processes)),
-           "GLOO_SOCKET_IFNAME": "eth0"}
+           "GLOO_SOCKET_IFNAME": "eth0", **given}
     command = ["/usr/bin/python3", "-u", str(Path(__file__).with_name("restart_worker.py")), how,
                str(STEPS), *map(str, waits_after)]
     return [lab.popen(rank, command, env={**env, "RANK": str(rank)}, stdin=subprocess.PIPE,
@@ -80,6 +82,21 @@ def test_an_appliance_that_is_stopped_in_order_is_waited_for_as_well():
         box.terminate()
         assert box.wait(300) == 0
         lab.start_appliance(BUILD)
+        for worker in workers:
+            report = finish(worker)
+            assert report["exit"] == 0, report
+
+
+def test_an_appliance_that_stands_still_for_10_s_declares_nobody_dead():
+    with Lab(hosts=2) as lab:
+        box = lab.start_appliance(BUILD, lab.config(member_timeout_s=3))
+        workers = [start(lab, rank, lab.url, rank, 2, steps=2000, elems=5000, pause_ms=1)
+                   for rank in range(2)]
+        for worker in workers:
+            wait_joined(worker)
+        os.killpg(box.pid, signal.SIGSTOP)
+        time.sleep(10)
+        os.killpg(box.pid, signal.SIGCONT)
         for worker in workers:
             report = finish(worker)
             assert report["exit"] == 0, report

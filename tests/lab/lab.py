@@ -38,6 +38,7 @@ import links
 
 BOX_ADDRESS = "10.77.0.1"
 BOX_ADDRESS6 = "fd77::1"
+STANDBY_ADDRESS = "10.78.0.1"
 READY = "ready:"
 _ordinals = itertools.count()  # one process may hold several labs
 
@@ -87,7 +88,9 @@ class Lab:
     them, at the bridge too; without, every stack makes and takes single frames. `cabled`: frames
     cross the links only while cables.py carries them, and no kernel shapes. Host i has the
     address 10.77.0.(i + 10); the appliance 10.77.0.1. With `ipv6` also fd77::(i + 10 in
-    hexadecimal) and fd77::1. Not thread-safe. Blocking calls are bounded by `timeout` arguments.
+    hexadecimal) and fd77::1. `standby`: a second box, on a network of its own, where host i is
+    eth1, 10.78.0.(i + 10), and the appliance 10.78.0.1. Not thread-safe. Blocking calls are bounded
+    by `timeout` arguments.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Lab:
         ipv6: bool = False,
         offloads: bool = True,
         cabled: bool = False,
+        standby: bool = False,
     ):
         if pmd not in ("af_packet", "af_xdp", "bridge"):
             raise LabError(f"pmd {pmd!r} is unknown: af_packet, af_xdp or bridge")
@@ -114,7 +118,10 @@ class Lab:
         self._signals = ends_on_signals()
         self.directory = Path()
         self.ipv6, self.offloads, self.cabled = ipv6, offloads, cabled
+        self.standby = standby
         self.url = f"udp://{BOX_ADDRESS}:7700"
+        if standby:
+            self.url += f",{STANDBY_ADDRESS}:7700"
         self.url6 = f"udp://[{BOX_ADDRESS6}]:7700"
 
     # ---- set-up and clean-up ----
@@ -125,9 +132,8 @@ class Lab:
             raise LabError(reason)
         self._signals.__enter__()
         try:
-            self.directory = Path(
-                self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-lab-"))
-            )
+            made = tempfile.TemporaryDirectory(prefix="sluice-lab-")
+            self.directory = Path(self._stack.enter_context(made))
             self._build()
             if self.rate_mbps is not None:
                 self._stack.enter_context(links.one_timer_a_burst())
@@ -147,7 +153,7 @@ class Lab:
 
     def _build(self) -> None:
         hosts = [f"h{i}" for i in range(self.hosts)]
-        for name in ["box", *hosts, *["cables"] * self.cabled]:
+        for name in ["box", *hosts, *["cables"] * self.cabled, *["standby"] * self.standby]:
             namespace = f"{self._prefix}-{name}"
             self._namespaces.append(namespace)  # first: a signal may end us in between
             run(f"ip netns add {namespace}")
@@ -156,7 +162,7 @@ class Lab:
         box = self._namespaces[0]
         for i in range(self.hosts):
             host = self._namespaces[i + 1]
-            middle = self._namespaces[-1] if self.cabled else None
+            middle = self._namespaces[self.hosts + 1] if self.cabled else None
             for command in links.tie_commands(i, box, host, self.mtu, middle):
                 run(command, check="vlan" not in command)
             self._in(host, f"ip addr add {self.address(i)}/24 dev eth0")
@@ -165,6 +171,12 @@ class Lab:
                 self._in(host, f"ip addr add {self.address6(i)}/64 dev eth0 nodad")
             self._set_up_link(host, "eth0", kernel_takes_frames=True)
             self._set_up_link(box, f"s{i}", kernel_takes_frames=self.pmd == "bridge")
+            if self.standby:
+                run(f"ip link add eth1 netns {host} mtu {self.mtu} type veth peer name s{i} "
+                    f"netns {self._namespaces[-1]} mtu {self.mtu}")
+                self._in(host, f"ip addr add 10.78.0.{i + 10}/24 dev eth1")
+                self._set_up_link(host, "eth1", kernel_takes_frames=True)
+                self._set_up_link(self._namespaces[-1], f"s{i}", kernel_takes_frames=False)
         if self.pmd == "bridge":
             self._in(box, "ip link add br0 type bridge")
             self._in(box, "ip link set br0 up")
@@ -205,18 +217,14 @@ class Lab:
     def address6(self, host: int) -> str:
         return f"fd77::{host + 10:x}"
 
-    def popen(
-        self, host: int | None, command: list[str], env: dict[str, str] | None = None, **kwargs
-    ) -> subprocess.Popen:
-        """Starts `command` in host's namespace (None: the box's; `hosts`: the cables'). Stopped
-        when the lab ends."""
+    def popen(self, host: int | None, command: list[str], env: dict[str, str] | None = None,
+              **kwargs) -> subprocess.Popen:
+        """Starts `command` in host's namespace (None: the box's; `hosts`: the cables', or the
+        standby's where there are none). Stopped when the lab ends."""
         namespace = self._namespaces[0 if host is None else host + 1]
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", namespace, *command],
-            env={**os.environ, **(env or {})},
-            start_new_session=True,
-            **kwargs,
-        )
+        process = subprocess.Popen(["ip", "netns", "exec", namespace, *command],
+                                   env={**os.environ, **(env or {})}, start_new_session=True,
+                                   **kwargs)
         self._processes.append(process)
         return process
 
@@ -230,11 +238,12 @@ class Lab:
         port_mtu: int | None = None,
         metrics: str | None = "127.0.0.1:9464",
         limits: str = "",
+        address: str = BOX_ADDRESS,
     ) -> str:
         """The appliance's TOML for this lab. `fault`: keys of [port.fault], for every port."""
         lines = [
             "[appliance]",
-            f'address = "{BOX_ADDRESS}/24"',
+            f'address = "{address}/24"',
             f'address6 = "{BOX_ADDRESS6}/64"' if self.ipv6 else "",
             f'polling = "{polling}"',
             f'secret = "{secret}"',
@@ -248,14 +257,8 @@ class Lab:
             lines += ["", "[metrics]", f'address = "{metrics}"']
         lines += [extra]
         for i in range(self.hosts):
-            lines += [
-                "",
-                "[[port]]",
-                f'name = "host{i}"',
-                f'type = "{self.pmd}"',
-                f'interface = "s{i}"',
-                f"mtu = {port_mtu or self.mtu}",
-            ]
+            lines += ["", "[[port]]", f'name = "host{i}"', f'type = "{self.pmd}"',
+                      f'interface = "s{i}"', f"mtu = {port_mtu or self.mtu}"]
             if self.rate_mbps is not None:
                 lines += [f"rate_mbps = {int(self.rate_mbps)}"]
                 lines += [f"queue_kib = {links.QUEUE_BYTES // 1024}"]
@@ -265,22 +268,23 @@ class Lab:
         return "\n".join(lines) + "\n"
 
     def start_appliance(
-        self, build_dir: str | Path, config: str | None = None, timeout: float = 300
+        self, build_dir: str | Path, config: str | None = None, timeout: float = 300,
+        standby: bool = False,
     ) -> subprocess.Popen:
-        """Starts sluiced in the box, waits for its ready line. Log: `<directory>/sluiced.log`."""
-        path = self.directory / "appliance.toml"
+        """Starts sluiced in the box, waits for its ready line. Log: `<directory>/sluiced.log`; of
+        the standby `standby.log`."""
+        name = "standby" if standby else "sluiced"
+        path = self.directory / f"{name}.toml"
         path.touch(mode=0o600)  # it may hold a secret
-        path.write_text(config if config is not None else self.config())
-        log = self.directory / "sluiced.log"
+        if config is None:
+            config = self.config(address=STANDBY_ADDRESS if standby else BOX_ADDRESS)
+        path.write_text(config)
+        log = self.directory / f"{name}.log"
         binary = Path(build_dir) / "dataplane" / "sluiced"
         with log.open("wb") as output:
-            process = self.popen(
-                None,
-                [str(binary), "--config", str(path)],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-            )
+            process = self.popen(self.hosts if standby else None,
+                                 [str(binary), "--config", str(path)], stdout=output,
+                                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if READY in log.read_text(errors="replace"):
@@ -288,9 +292,8 @@ class Lab:
             if process.poll() is not None:
                 break
             time.sleep(0.05)
-        raise LabError(
-            f"sluiced did not become ready in {timeout} s:\n{log.read_text(errors='replace')}"
-        )
+        raise LabError(f"sluiced did not become ready in {timeout} s:\n"
+                       f"{log.read_text(errors='replace')}")
 
     def scrape(self, port: int = 9464) -> str:
         """The appliance's /metrics page, fetched inside the box."""
@@ -375,14 +378,12 @@ def stop(process: subprocess.Popen, timeout: float = 5.0) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run a command in host 0 of a namespace lab.")
     parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument(
-        "--rate", type=float, help="Mb/s of every link, both ways; unshaped without"
-    )
+    parser.add_argument("--rate", type=float,
+                        help="Mb/s of every link, both ways; unshaped without")
     parser.add_argument("--mtu", type=int, default=1500)
     parser.add_argument("--pmd", default="af_packet", choices=["af_packet", "af_xdp", "bridge"])
-    parser.add_argument(
-        "--build", default="build", help="build directory that holds dataplane/sluiced"
-    )
+    parser.add_argument("--build", default="build",
+                        help="build directory that holds dataplane/sluiced")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     try:

@@ -1,0 +1,101 @@
+"""Two appliances, a job that is at one of them, and PyTorch ranks that train through it over UDP.
+
+The parameters at the end are, to the bit, those of a training that nothing disturbed.
+"""
+
+import os
+import signal
+
+import pytest
+from lab import Lab, missing
+from test_errors import fails
+from test_restart import BUILD, RANKS, STEPS, end_training, kill, read_line, start_training
+from workers import finish, start
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+# The process group's own frames pass the second box, which lives on.
+GROUP = {"MASTER_ADDR": "10.78.0.10", "GLOO_SOCKET_IFNAME": "eth1"}
+
+
+def at_step(ranks, step):
+    """Rank 0 has done that step, and waits; the others are in the next one."""
+    while int(read_line(ranks[0]) or STEPS) < step:
+        pass
+
+
+def go_on(ranks):
+    ranks[0].stdin.write("\n")
+    ranks[0].stdin.flush()
+
+
+def drain(box):
+    """Returns once it has ended by itself."""
+    os.killpg(box.pid, signal.SIGUSR1)
+    assert box.wait(120) == 0
+
+
+def test_a_training_goes_on_at_the_standby_with_the_same_bits():
+    pytest.importorskip("torch")
+    with Lab(hosts=RANKS, standby=True) as lab:
+        box = lab.start_appliance(BUILD)
+        lab.start_appliance(BUILD, standby=True)
+        undisturbed = end_training(start_training(lab, "attach", env=GROUP))
+        assert len({one["digest"] for one in undisturbed}) == 1, undisturbed
+        assert all(one["restarts"] == 0 for one in undisturbed), undisturbed
+        for how in ("attach", "overlap"):
+            ranks = start_training(lab, how, (7,), env=GROUP)
+            at_step(ranks, 7)
+            kill(box)
+            go_on(ranks)
+            survived = end_training(ranks)
+            assert {one["digest"] for one in survived} == {undisturbed[0]["digest"]}, survived
+            assert all(one["restarts"] == 1 for one in survived), survived
+            box = lab.start_appliance(BUILD)
+
+
+def test_a_box_that_was_left_and_goes_on_disturbs_nobody():
+    pytest.importorskip("torch")
+    with Lab(hosts=RANKS, standby=True) as lab:
+        box = lab.start_appliance(BUILD)
+        lab.start_appliance(BUILD, standby=True)
+        undisturbed = end_training(start_training(lab, "attach", env=GROUP))
+        ranks = start_training(lab, "attach", (7, 21), env=GROUP)
+        at_step(ranks, 7)
+        os.killpg(box.pid, signal.SIGSTOP)
+        go_on(ranks)
+        at_step(ranks, 21)  # at the other one
+        os.killpg(box.pid, signal.SIGCONT)
+        go_on(ranks)
+        survived = end_training(ranks)
+        assert {one["digest"] for one in survived} == {undisturbed[0]["digest"]}, survived
+        assert all(one["restarts"] == 1 for one in survived), survived
+
+
+def test_both_boxes_are_drained_and_started_again_one_after_the_other():
+    pytest.importorskip("torch")
+    with Lab(hosts=RANKS, standby=True) as lab:
+        first = lab.start_appliance(BUILD)
+        second = lab.start_appliance(BUILD, standby=True)
+        undisturbed = end_training(start_training(lab, "attach", env=GROUP))
+        ranks = start_training(lab, "attach", (7, 21), env=GROUP)
+        at_step(ranks, 7)
+        drain(first)
+        log = (lab.directory / "sluiced.log").read_text()
+        assert "drained: no worker is a member of any job" in log, log
+        lab.start_appliance(BUILD)
+        go_on(ranks)
+        at_step(ranks, 21)
+        drain(second)
+        lab.start_appliance(BUILD, standby=True)
+        go_on(ranks)
+        survived = end_training(ranks)
+        assert {one["digest"] for one in survived} == {undisturbed[0]["digest"]}, survived
+        assert all(one["restarts"] == 2 for one in survived), survived
+
+
+def test_a_job_that_cannot_move_is_refused_with_the_reason():
+    with Lab(hosts=1, standby=True) as lab:
+        worker = start(lab, 0, lab.url, 0, 3, steps=10, elems=100, k=2)
+        fails(finish(worker), "a job with k < n does not move", "one address",
+              status="invalid argument")
