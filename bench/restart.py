@@ -7,6 +7,11 @@ it was written to the log) to the end of the next step, a short one, on the last
 adds to the time that the box takes to start. lost_steps: steps that a rank did not end, or ended
 twice; identical: every element of every sum was right on every rank.
 
+With a standby the box where the job is is killed as often, and drained as often, and started again
+while the job is at the other. standby: from the kill to the end of the next step on the last rank,
+so with the time in which the ranks notice. drain: by how much the longest pause between two steps
+around the request is longer than a median one.
+
 What surviving costs is measured without a kill, in turns: the time of a step with restart_timeout
 on, over that with 0, both medians of the turns' medians. A rank's memory for it is 4 bytes an
 element and 40 a chunk; on the wire it costs nothing before a restart.
@@ -23,13 +28,15 @@ import time
 
 import report
 
-DESCRIPTION = "sluiced killed and started again under a job over udp: lost steps, pause, cost"
+DESCRIPTION = "sluiced killed or drained under a job over udp: lost steps, pauses, cost"
 WORKER = os.path.join(report.ROOT, "bench", "restart_worker.py")
 RUNS_S = 0.3  # of a job between two kills
 
 
 def add_options(parser):
     parser.add_argument("--rounds", type=int, default=20, metavar="N", help="kills (default 20)")
+    parser.add_argument("--standby-rounds", type=int, default=10, metavar="N",
+                        help="kills and drains with a standby, half each (default 10)")
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="default 4")
     parser.add_argument("--elements", type=int, default=100_000, metavar="N",
                         help="float32 a step while sluiced is killed (default 100000)")
@@ -114,10 +121,46 @@ def kill_rounds(lab, box, options):
         run.wait(lambda ready_ns=ready_ns: pause_ms(run, ready_ns) is not None, "a step", 60)
         pauses.append(pause_ms(run, ready_ns))
     said = run.end()
-    lost = sum(abs(one["steps"] - len(times)) for one, times in zip(said, run.times()))
-    lost += sum(one["steps"] != said[0]["steps"] for one in said)
+    lost = lost_steps(run, said)
     survived = min(one["restarts"] for one in said)
     return box, pauses, lost, all(one["wrong"] == 0 for one in said), survived
+
+
+def standby_rounds(lab, options):
+    boxes = [lab.start_appliance(report.build_dir(), standby=standby) for standby in (False, True)]
+    run = Run(lab, options.elements, 60)
+    killed_ms, drained_ms = [], []
+    for turn in range(2 * options.standby_rounds):
+        place = turn % 2
+        time.sleep(RUNS_S + 1)  # the ranks have seen the other box
+        usual_ms = statistics.median(pauses_ms(run))
+        begun_ns = time.time_ns()
+        if turn % 4 < 2:
+            os.killpg(boxes[place].pid, signal.SIGKILL)
+            boxes[place].wait()
+            run.wait(lambda since=begun_ns: pause_ms(run, since) is not None, "a step", 60)
+            killed_ms.append(pause_ms(run, begun_ns))
+        else:
+            os.killpg(boxes[place].pid, signal.SIGUSR1)
+            if boxes[place].wait(60) != 0:
+                raise report.BenchError("a drained sluiced has not ended in order")
+            run.wait(lambda since=time.time_ns(): pause_ms(run, since) is not None, "a step", 60)
+            drained_ms.append(max(pauses_ms(run, begun_ns)) - usual_ms)
+        boxes[place] = lab.start_appliance(report.build_dir(), standby=place == 1)
+    said = run.end()
+    return killed_ms, drained_ms, said, lost_steps(run, said)
+
+
+def pauses_ms(run, since_ns=0):
+    """Between two steps' ends of each rank, of which the second came later than that."""
+    return [(later - earlier) / 1e6 for times in run.times()
+            for earlier, later in zip(list(times.values()), list(times.values())[1:])
+            if later > since_ns]
+
+
+def lost_steps(run, said):
+    lost = sum(abs(one["steps"] - len(times)) for one, times in zip(said, run.times()))
+    return lost + sum(one["steps"] != said[0]["steps"] for one in said)
 
 
 def step_ms(lab, options, restart_s):
@@ -138,11 +181,18 @@ def run(options):
                 with_ms.add(step_ms(lab, options, 60))
                 without_ms.add(step_ms(lab, options, 0))
             box, pauses, lost, identical, survived = kill_rounds(lab, box, options)
+        with lab_module.Lab(hosts=options.ranks, standby=True) as lab:
+            killed, drained, said, lost_there = standby_rounds(lab, options)
     except lab_module.LabError as error:
         raise report.BenchError(str(error)) from error
+    lost += lost_there
+    identical &= all(one["wrong"] == 0 for one in said)
     megabytes = 4 * options.turn_elements / 1e6
     report.table(["", "ms"], [["pause, median", f"{statistics.median(pauses):.0f}"],
-                              ["pause, longest", f"{max(pauses):.0f}"]])
+                              ["pause, longest", f"{max(pauses):.0f}"],
+                              ["to the standby, median", f"{statistics.median(killed):.0f}"],
+                              ["to the standby, longest", f"{max(killed):.0f}"],
+                              ["drained, longest", f"{max(drained):.0f}"]])
     figures = {}
     if options.turns:
         report.table(["a step of " + f"{megabytes:.1f} MB", "ms"],
@@ -150,4 +200,6 @@ def run(options):
         figures["step_cost"] = round(with_ms.median / without_ms.median, 3)
     report.result("restart", rounds=options.rounds, survived=survived, lost_steps=lost,
                   identical=int(identical), pause_p50_ms=round(statistics.median(pauses)),
-                  pause_max_ms=round(max(pauses)), **figures)
+                  pause_max_ms=round(max(pauses)),
+                  standby_p50_ms=round(statistics.median(killed)),
+                  standby_max_ms=round(max(killed)), drain_max_ms=round(max(drained)), **figures)
