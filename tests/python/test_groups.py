@@ -130,16 +130,18 @@ def test_different_operations_are_described_with_their_ranks(address):  # noqa: 
 
 
 def test_closing_ends_what_is_under_way(address):  # noqa: F811
-    ended = []
+    ended, closed = [], threading.Event()
 
     def work(session):
-        if session.rank == 0:
-            group = everybody(session)
-            ticket = group.all_reduce(numpy.ones(3, "float32"))
-            ticket.on_done(lambda: ended.append(type(ticket.error)))
-            session.close()
-            with pytest.raises(sluice.Closed):
-                group.barrier()
+        if session.rank == 1:
+            return closed.wait(60)
+        group = everybody(session)
+        ticket = group.all_reduce(numpy.ones(3, "float32"))
+        ticket.on_done(lambda: ended.append(type(ticket.error)))
+        session.close()
+        closed.set()
+        with pytest.raises(sluice.Closed):
+            group.barrier()
         return True
     on_all_ranks(work, 2, address)
     assert ended == [sluice.Closed]

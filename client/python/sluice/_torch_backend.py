@@ -18,7 +18,7 @@ from sluice._torch_operations import Operations
 _NAME = "sluice"
 _DEVICES = ["cpu", "cuda"]
 # A Backend may be written in Python; before, a ProcessGroup in its place.
-_alive = set()  # groups that are not shut down: torch's debugging wrapper keeps their C++ part alone
+_alive = set()  # groups in use: torch's debugging wrapper keeps their C++ part alone
 _has_backends = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 15)
 
 
