@@ -29,7 +29,7 @@ def find_appliance(build_dir=None):
     Raises BoxError, which names every place and the ways to get one.
     """
     places = []
-    source_tree = Path(__file__).resolve().parents[3]
+    source_tree = Path(__file__).resolve().parent.parent.parent.parent
     if build_dir:
         places = [Path(build_dir) / "dataplane" / "sluiced", Path(build_dir) / "sluiced"]
     elif (source_tree / "CMakeLists.txt").exists():

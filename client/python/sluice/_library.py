@@ -22,7 +22,7 @@ def places():
         return [(asked, "SLUICE_LIBRARY")]
     package = Path(__file__).resolve().parent
     found = [(str(package), "this package")]
-    source_tree = package.parents[2]
+    source_tree = package.parent.parent.parent  # at the root too, where there are fewer folders
     if (source_tree / "CMakeLists.txt").exists():
         found += [(str(source_tree / folder / "client"), "build folder")
                   for folder in ("build", "build/release", "build/debug")]
