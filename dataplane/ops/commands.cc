@@ -202,7 +202,8 @@ std::string kick(const Box& box, Arguments words) {
 }
 
 std::string drain(const Box& box, Arguments) {
-  return done(box.drain(), "the box asks the workers to move, takes no new job, and ends when they have");
+  return done(box.drain(),
+              "the box asks the workers to move, takes no new job, and ends when they have");
 }
 
 std::string reload(const Box& box, Arguments) {

@@ -26,7 +26,8 @@ only() {
   [[ ! -s $WORK/extra ]] || fail "unexpected in $1: $(cat "$WORK/extra")"
 }
 pages='usr/share/(man|bash-completion)/'
-only sluiced "^\./(usr/bin/sluice(d|ctl)$|etc/sluice/appliance.toml$|(usr/)?lib/systemd/system/|$pages)"
+box='usr/bin/sluice(d|ctl)$|etc/sluice/appliance.toml$|(usr/)?lib/systemd/system/'
+only sluiced "^\./($box|$pages)"
 only libsluice0.3 '^\./usr/lib/[^/]+/(libsluice\.so\.0|sluice/)'
 only libsluice-dev '^\./usr/(include/sluice/|lib/[^/]+/(cmake|pkgconfig|libsluice\.so$))'
 only python3-sluice "^\./(usr/bin/sluice$|usr/lib/python3/dist-packages/sluice/|$pages)"
