@@ -7,6 +7,8 @@
 namespace sluice::sim {
 namespace {
 
+constexpr DurationNs kLongestBurst = 10 * kMillisecond;  // between two of its frames
+
 dataplane::EgressQueue::Limits limits_of(const LinkOptions& options) {
   dataplane::EgressQueue::Limits limits;
   limits.packets = options.queue_frames;
@@ -48,12 +50,14 @@ void Link::drop(FrameIndex frame, LinkDrop reason, FramePool& pool) {
   pool.give_back(frame);
 }
 
-// A burst begins so rarely that the share of all frames is loss_ppm (Gilbert 1960).
-bool Link::loses(Random& random) {
+// A burst begins so rarely that the share of all frames is loss_ppm (Gilbert 1960). What is wrong
+// with a cable passes with time, too: a host that says little is not silenced for seconds.
+bool Link::loses(Random& random, TimeNs now) {
   if (options.loss_burst <= 1) return random.chance_ppm(options.loss_ppm);
-  losing_ = losing_ && options.loss_ppm != 0
-                ? !random.one_in(options.loss_burst)
-                : random.chance_ppm(options.loss_ppm / options.loss_burst);
+  const bool goes_on = losing_ && options.loss_ppm != 0 && now - lost_ns_ < kLongestBurst;
+  losing_ = goes_on ? !random.one_in(options.loss_burst)
+                    : random.chance_ppm(options.loss_ppm / options.loss_burst);
+  if (losing_) lost_ns_ = now;
   return losing_;
 }
 
@@ -61,7 +65,7 @@ void Link::send(FrameIndex frame, FramePool& pool, Random& random, EventQueue& e
                 DurationNs extra_delay_ns) {
   ++counters_.in;
   if (partitioned) return drop(frame, LinkDrop::kPartition, pool);
-  if (loses(random)) return drop(frame, LinkDrop::kLoss, pool);
+  if (loses(random, now)) return drop(frame, LinkDrop::kLoss, pool);
   if (random.chance_ppm(options.duplicate_ppm)) {
     const FrameIndex twin = pool.copy(frame);
     ++counters_.in;

@@ -86,7 +86,7 @@ class Link {
  private:
   void enqueue(FrameIndex frame, FramePool& pool, EventQueue& events, TimeNs now);
   void drop(FrameIndex frame, LinkDrop reason, FramePool& pool);
-  bool loses(Random& random);
+  bool loses(Random& random, TimeNs now);
   bool take_next(FramePool& pool);
 
   std::uint32_t id_;
@@ -95,7 +95,8 @@ class Link {
   std::vector<FrameIndex> train_;  // the frames that go on the wire now
   LinkCounters counters_;
   bool busy_ = false;
-  bool losing_ = false;  // the last frame was lost, and a burst may go on
+  bool losing_ = false;  // the last frame was lost, at lost_ns_, and a burst may go on
+  TimeNs lost_ns_ = 0;
   bool overtook_ = false;
 };
 
