@@ -274,7 +274,7 @@ class Lab:
         """Starts sluiced in the box, waits for its ready line. Log: `<directory>/sluiced.log`; of
         the standby `standby.log`."""
         name = "standby" if standby else "sluiced"
-        path = self.directory / f"{name}.toml"
+        path = self.directory / ("standby.toml" if standby else "appliance.toml")
         path.touch(mode=0o600)  # it may hold a secret
         if config is None:
             config = self.config(address=STANDBY_ADDRESS if standby else BOX_ADDRESS)

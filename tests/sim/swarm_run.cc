@@ -14,6 +14,7 @@ namespace {
 // After faults stop: how long a rank may take for a step on top of its own computing, and for what
 // was under way when they stopped (time-outs that had backed off, a join, a leave).
 constexpr DurationNs kStepBound = kSecond;
+constexpr int kStepTrips = 40;  // and so many round trips
 constexpr DurationNs kRecoveryBound = 10 * kSecond;
 // For a state to be given: 200 KB in chunks of 64 bytes take 1.1 s.
 constexpr DurationNs kStateBound = 2 * kSecond;
@@ -150,8 +151,9 @@ class Swarm {
     const auto rounds = static_cast<DurationNs>(plan.steps() + plan.collectives.size() + 1);
     const TimeNs from = std::max(options_.faults_stop_at + 1500 * kMillisecond, world_.now());
     const DurationNs lost_ns = state.losses != nullptr ? state.losses->longest_ns() : 0;
+    const DurationNs path_ns = kStepTrips * 2 * options_.world.uplink.delay_ns;
     return from + options_.absent_ns() + options_.restart_ns() + lost_ns + kRecoveryBound +
-           rounds * (longest + kStepBound) + 2 * member_timeout();
+           rounds * (longest + kStepBound + path_ns) + 2 * member_timeout();
   }
 
   // What others may have to wait for: memory that is ordered, and states, of which one travels at a
