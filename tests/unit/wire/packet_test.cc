@@ -340,7 +340,7 @@ INSTANTIATE_TEST_SUITE_P(
                set(&Refuse::text_bytes, std::uint16_t{kMaxTextBytes + 1}), "bad_length"},
         Spoilt{"notice_text", make(Notice{}),
                set(&Notice::text_bytes, std::uint16_t{kMaxTextBytes + 1}), "bad_length"},
-        Spoilt{"leave_reason", make(Leave{}), set(&Leave::reason, LeaveReason{4}), "bad_field"},
+        Spoilt{"leave_reason", make(Leave{}), set(&Leave::reason, LeaveReason{5}), "bad_field"},
         Spoilt{"join_averaging", kJoin, set(&Join::averaging, AveragingChoice{4}), "bad_field"},
         Spoilt{"preparing_percent", make(Preparing{}), set(&Preparing::percent, std::uint8_t{101}),
                "bad_field"},
