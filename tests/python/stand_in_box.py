@@ -5,6 +5,7 @@ operations overtake big ones, as at the appliance. Everything else is the least 
 needs.
 """
 
+import atexit
 import ctypes
 import datetime
 import os
@@ -119,14 +120,24 @@ class Group:
         self._tickets, self._queues = [], {}
         for kind in ("small", "big"):
             self._queues[kind] = queue.SimpleQueue()
-            threading.Thread(target=self._run, args=(kind,), daemon=True).start()
+            thread = threading.Thread(target=self._run, args=(kind,), daemon=True)
+            thread.start()
+            atexit.register(self._end, kind, thread)
+
+    def _end(self, kind, thread):
+        """What the thread tells torch is C++, which does not survive the interpreter's end."""
+        self._queues[kind].put(None)
+        thread.join(5)
 
     def _run(self, kind):
         path = os.path.join(self.session._folder, f"{self.name.replace('/', '_')}-{kind}")
         gloo = c10d.ProcessGroupGloo(dist.FileStore(path, self.size), self.rank, self.size,
                                      datetime.timedelta(seconds=60))
         while True:
-            ticket, what, mine, write = self._queues[kind].get()
+            asked = self._queues[kind].get()
+            if asked is None:
+                return
+            ticket, what, mine, write = asked
             try:
                 said = self._gather(gloo, torch.tensor(list(what.ljust(200).encode()),
                                                        dtype=torch.uint8))

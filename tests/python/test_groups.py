@@ -121,7 +121,8 @@ def test_different_operations_are_described_with_their_ranks(address):  # noqa: 
     def work(session):
         group = everybody(session)
         data = numpy.ones(8, "float32")
-        ticket = group.all_reduce(data) if session.rank else group.broadcast(0, data)
+        # Neither is over without the other rank.
+        ticket = group.all_reduce(data) if session.rank else group.broadcast(1, data)
         with pytest.raises(sluice.InvalidArgument) as caught:
             ticket.wait(60)
         return str(caught.value)

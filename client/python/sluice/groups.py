@@ -11,6 +11,7 @@ thread may call any method at any time. The process group of torch.distributed t
 is `backend="sluice"`.
 """
 
+import atexit
 import ctypes
 import math
 import threading
@@ -119,7 +120,8 @@ class Group:
         return self._begin("sluice_all_gather", (source, target, count), (input, output), **more)
 
     def broadcast(self, root, buffer, *, size=None, **more):
-        """Copies `buffer`, `size` bytes of anything, from member `root` to all."""
+        """Copies `buffer`, `size` bytes of anything, from member `root` to all. The root's ticket
+        is done when the appliance has the bytes, whatever the others call afterwards."""
         address, count = _bytes(buffer, size)
         return self._begin("sluice_group_broadcast", (self.ranks[root], address, count), buffer,
                            **more)
@@ -257,6 +259,8 @@ class _Completions:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sluice-done", daemon=True)
                 self._thread.start()
+                # What it calls may be C++, which does not survive that the interpreter ends first.
+                atexit.register(self.close)
             self._waiting.setdefault(ticket, []).append(function)
         self._libc.sem_post(self.semaphore)
 
@@ -265,6 +269,7 @@ class _Completions:
         self._closing = True
         thread = self._thread
         if thread is not None:
+            atexit.unregister(self.close)
             self._libc.sem_post(self.semaphore)
             if thread is not threading.current_thread():
                 thread.join()
