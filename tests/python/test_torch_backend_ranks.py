@@ -107,7 +107,8 @@ def given_up(rank):
     import torch
     import torch.distributed as dist
     stand_in_box.start()
-    group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    # The last operation has this timeout too, and a rank may be held up.
+    group = dist.new_group(timeout=datetime.timedelta(seconds=10))
     text = None
     if rank == 0:
         try:

@@ -1,4 +1,4 @@
-// A job that survives the loss of its appliance, and what kills that.
+// A job that survives the loss of its appliance, what kills that, and what is expected then.
 #pragma once
 
 #include <vector>
@@ -70,5 +70,19 @@ struct Killer {
     return true;
   }
 };
+
+// All ranks reach their last steps and no invariant is broken.
+inline void expect_done(World& world, RunIndex run) {
+  const bool done = world.run_until_done(run, 40 * kSecond);
+  if (world.healthy()) world.check_at_end();
+  EXPECT_TRUE(done && world.healthy()) << world.report();
+  const JobPlan& plan = world.plan(run);
+  for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank) {
+    Worker& worker = world.worker(run, rank);
+    EXPECT_FALSE(worker.failed()) << worker.failure().message();
+    EXPECT_EQ(worker.steps_done(), plan.ranks[rank].last_step)
+        << "rank " << rank << ": " << worker.session().describe_stall(world.now());
+  }
+}
 
 }  // namespace sluice::sim

@@ -30,15 +30,7 @@ class Standby : public Schedule {
     World own(options);
     const RunIndex run = own.add_run(plan);
     disturb(own, run);
-    const bool done = own.run_until_done(run, 40 * kSecond);
-    if (own.healthy()) own.check_at_end();
-    EXPECT_TRUE(done && own.healthy()) << own.report();
-    for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank) {
-      Worker& worker = own.worker(run, rank);
-      EXPECT_FALSE(worker.failed()) << worker.failure().message();
-      EXPECT_EQ(worker.steps_done(), plan.ranks[rank].last_step)
-          << "rank " << rank << ": " << worker.session().describe_stall(own.now());
-    }
+    expect_done(own, run);
     handed_over += own.oracle().handed_over();
   }
   void expect_survives(const JobPlan& plan, const Deaths& deaths) {
