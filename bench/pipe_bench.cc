@@ -62,7 +62,8 @@ int main(int argc, char** argv) {
   link.loss_ppm = static_cast<std::uint32_t>(options["loss_ppm"]);
   link.queue_frames = static_cast<std::uint32_t>(options["queue"]);
   world_options.uplink = world_options.downlink = link;
-  world_options.uplink.by_priority = false;
+  // The narrow place is somebody else's switch.
+  world_options.uplink.by_priority = world_options.downlink.by_priority = false;
   world_options.socket_frames = 2 * credit;
   world_options.max_events = UINT64_MAX;
   sim::World world(world_options);

@@ -59,9 +59,11 @@ void Congestion::check() const noexcept {
 
 void Congestion::on_arrived(const Arrivals& arrivals) noexcept {
   note_floor(arrivals);
-  judged_advanced_ += arrivals.advanced;
-  judged_arrived_ += arrivals.arrived;
-  judged_marked_ += std::min(arrivals.marked, arrivals.arrived);
+  there_.advanced += arrivals.advanced;
+  there_.arrived += arrivals.arrived;
+  marked_ += std::min(arrivals.marked, arrivals.arrived);
+  back_.advanced += arrivals.back_advanced;
+  back_.arrived += arrivals.back_arrived;
   if (arrivals.arrived != 0) heard_ns_ = arrivals.now;
   if (in_round_) {
     arrived_ += arrivals.arrived;
@@ -133,22 +135,28 @@ bool Congestion::queue_stands() const noexcept {
   return shortest_ns_ != kNever && shortest_ns_ - floor_ns_ > std::max(floor_ns_ / 8, kNoise);
 }
 
+bool Congestion::Tally::may_be_judged() const noexcept { return advanced >= kJudgedPackets; }
+
+bool Congestion::Tally::much_is_lost() const noexcept {
+  return may_be_judged() && advanced - std::min(advanced, arrived) > kHarmlessLoss * advanced;
+}
+
 void Congestion::judge() noexcept {
-  const double marked =
-      judged_arrived_ == 0 ? 0.0 : static_cast<double>(judged_marked_) / judged_arrived_;
-  if (marked == 0 && judged_advanced_ < kJudgedPackets) return;
-  const double lost = judged_advanced_ - std::min(judged_advanced_, judged_arrived_);
-  if (lost > kHarmlessLoss * judged_advanced_ && judged_advanced_ >= kJudgedPackets) {
+  const bool lost = there_.much_is_lost() || back_.much_is_lost();
+  if (back_.may_be_judged()) back_ = {};
+  if (!lost && marked_ == 0 && !there_.may_be_judged()) return;
+  if (lost) {
     share_ /= 2;
     slow_start_ = false;
-  } else if (marked > 0) {
-    share_ *= 1 - marked / 2;
+  } else if (marked_ > 0) {
+    share_ *= 1 - marked_ / (2.0 * there_.arrived);
     slow_start_ = false;
   } else {
     share_ *= kRecovery;
   }
   share_ = std::clamp(share_, kLeastShare, 1.0);
-  judged_advanced_ = judged_arrived_ = judged_marked_ = 0;
+  there_ = {};
+  marked_ = 0;
 }
 
 void Congestion::resize() noexcept {

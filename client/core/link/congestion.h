@@ -12,9 +12,10 @@
 // that is heard at once, after the thread did not run, makes no path look fast. Slow start doubles
 // the window each round until the rate grows by less than a quarter in three rounds, or the round
 // trip says that a queue stands (as HyStart, RFC 9406). A loss of less than 2 % is no signal: the
-// sums need no order, and what was lost is known exactly. A greater loss halves the queue, and
-// congestion-experienced marks shrink it by half their share (RFC 8257); a thousand packets without
-// either give a tenth back.
+// sums need no order, and what was lost is known exactly. A greater loss in either direction halves
+// the queue: the appliance sends about as much as it is sent, so this paces its results too.
+// Congestion-experienced marks shrink the queue by half their share (RFC 8257); a thousand packets
+// without either give a tenth back.
 // Pure; used by Flow on the session's thread.
 #pragma once
 
@@ -57,11 +58,13 @@ class Congestion {
   // What one feedback told.
   struct Arrivals {
     TimeNs now = 0;
-    std::uint32_t advanced = 0;  // how far the highest number that arrived went up
-    std::uint32_t arrived = 0;   // packets
-    std::uint32_t marked = 0;    // of those, with the mark
-    DurationNs rtt_ns = 0;       // of the highest number; 0: it went not up
-    bool limited = true;         // before it the window was in use: the path set the pace
+    std::uint32_t advanced = 0;       // how far the highest number that arrived went up
+    std::uint32_t arrived = 0;        // packets
+    std::uint32_t marked = 0;         // of those, with the mark
+    std::uint32_t back_advanced = 0;  // the same two of the packets that came back
+    std::uint32_t back_arrived = 0;
+    DurationNs rtt_ns = 0;  // of the highest number; 0: it went not up
+    bool limited = true;    // before it the window was in use: the path set the pace
   };
 
   // `cap`: never more than this.
@@ -76,6 +79,8 @@ class Congestion {
   void on_sent(std::uint32_t in_flight) noexcept {
     if (!in_round_) begin_round(in_flight);
   }
+  // A packet that came back after later ones.
+  void on_late() noexcept { ++back_.arrived; }
   void on_arrived(const Arrivals& arrivals) noexcept;
   // The path holds as much as the cap allows, or more.
   bool capped() const noexcept { return capped_; }
@@ -119,11 +124,17 @@ class Congestion {
   double fastest_ = 0;             // in slow start
   std::uint32_t flat_rounds_ = 0;  // in slow start: since the rate grew
 
-  // Of the packets since the last judgement.
-  std::uint32_t judged_advanced_ = 0;
-  std::uint32_t judged_arrived_ = 0;
-  std::uint32_t judged_marked_ = 0;
-  double share_ = 1;  // of the queue that this flow may keep
+  // Packets since the last judgement, of one direction.
+  struct Tally {
+    std::uint32_t advanced = 0;
+    std::uint32_t arrived = 0;
+    bool may_be_judged() const noexcept;
+    bool much_is_lost() const noexcept;
+  };
+  Tally there_;
+  Tally back_;
+  std::uint32_t marked_ = 0;  // of those that arrived there
+  double share_ = 1;          // of the queue that this flow may keep
 };
 
 }  // namespace sluice::client

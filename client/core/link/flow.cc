@@ -19,8 +19,11 @@ Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs
   heard_ns_ = now;
   const std::int32_t step = ahead(feedback.number, highest_in_);
   if (step <= 0) {  // overtaken or repeated: the newer one has said more
-    if (-step < static_cast<std::int32_t>(RecentNumbers::kRemembered))
+    if (-step < static_cast<std::int32_t>(RecentNumbers::kRemembered) &&
+        !recent_in_.came(feedback.number)) {
       recent_in_.note(feedback.number);
+      congestion_.on_late();
+    }
     return signals;
   }
   const std::uint32_t lost = static_cast<std::uint32_t>(step) - 1;
@@ -32,7 +35,10 @@ Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs
   signals.lost = lost != 0;
   signals.withheld = deferred > 0;
 
-  Congestion::Arrivals arrivals{.now = now, .limited = 2 * in_flight() >= congestion_.window()};
+  Congestion::Arrivals arrivals{.now = now,
+                                .back_advanced = static_cast<std::uint32_t>(step),
+                                .back_arrived = 1,
+                                .limited = 2 * in_flight() >= congestion_.window()};
   if (const std::int32_t advanced = ahead(feedback.highest_number, highest_); advanced > 0) {
     const std::uint32_t held_us = feedback.hold_us + feedback.echo_timestamp_us;
     arrivals.advanced = static_cast<std::uint32_t>(advanced);

@@ -133,6 +133,34 @@ TEST(Congestion, SharesWithTcp) {
     }
 }
 
+// What the appliance sends is paced by what it is sent.
+TEST(Congestion, HalvesItsQueueWhenMuchOfWhatComesBackIsLost) {
+  for (const bool back : {false, true}) {
+    Congestion congestion(1 << 20);
+    TimeNs now = kSecond;
+    const auto round = [&](std::uint32_t back_arrived) {
+      const std::uint32_t sent = congestion.window();
+      congestion.on_sent(sent - 1);
+      const DurationNs took_ns = std::max<DurationNs>(10 * kMillisecond, sent * 25 * kMicrosecond);
+      now += took_ns;
+      congestion.on_arrived({.now = now,
+                             .advanced = sent,
+                             .arrived = sent,
+                             .back_advanced = 100,
+                             .back_arrived = back_arrived,
+                             .rtt_ns = took_ns});
+    };
+    for (int i = 0; i < 20; ++i) round(100);
+    const std::uint32_t before = congestion.window();
+    for (int i = 0; i < 20; ++i) {
+      round(back ? 90 : 99);
+      if (!back) continue;
+      congestion.on_late();  // overtaken, and not lost
+    }
+    EXPECT_EQ(congestion.window() < before, back);
+  }
+}
+
 TEST(Congestion, KeepsTheQueueNearWhereMarksBegin) {
   Path path({.mark_above = 20});
   SluiceSource& source = path.add<SluiceSource>();

@@ -187,6 +187,25 @@ TEST_F(Loss, credit_keeps_a_whole_model_from_drowning_a_small_socket) {
   EXPECT_LE(world().worker(run, 1).socket_drops(), kFewDrops);
 }
 
+// The narrowest place is a port beyond the appliance's, with a queue of 32 frames, first in, first
+// out. Results are longer than contributions, so their queue is the first that is full.
+TEST_F(Loss, a_short_queue_on_the_path_drops_few_results) {
+  LinkOptions link;
+  link.bytes_per_second = 25'000'000;
+  link.delay_ns = 100 * kMicrosecond;
+  link.queue_frames = 32;
+  link.by_priority = false;
+  options.uplink = options.downlink = link;
+  constexpr std::uint64_t kChunks = 10'000;
+  JobPlan plan = make_plan(2, 3, {64 * kChunks});
+  for (RankPlan& rank : plan.ranks) rank.compute_max_ns = 0;
+  const RunIndex run = world().add_run(plan);
+  expect_completed(run, 30 * kSecond);
+  constexpr auto kFull = static_cast<std::size_t>(LinkDrop::kQueueFull);
+  EXPECT_LE(world().downlink(0).counters().dropped[kFull], 3 * kChunks / 20);
+  EXPECT_LE(world().uplink(0).counters().dropped[kFull], 3 * kChunks / 20);
+}
+
 // Integer gradients come back exactly equal on all workers, whatever the network does.
 class Exactness : public Schedule, public testing::WithParamInterface<std::uint32_t> {};
 
