@@ -15,8 +15,8 @@ def made(monkeypatch):
     indices = []
 
     class Counted(_torch_buckets.Bucket):
-        def __init__(self, buffer, own, addresses):
-            super().__init__(buffer, own, addresses)
+        def __init__(self, buffer, own, addresses, outputs):
+            super().__init__(buffer, own, addresses, outputs)
             indices.append(own)
     monkeypatch.setattr(_torch_buckets, "Bucket", Counted)
     return indices

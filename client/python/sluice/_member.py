@@ -32,6 +32,7 @@ class Member:
         self._asked = options.struct(library, rank=self.rank, world_size=self.world_size,
                                      address=self.address.encode(), job_name=self.name.encode(),
                                      **{f"store.{name}": value for name, value in store.items()})
+        self.run_id = self._asked.run_id
         self._handle = Handle(library, self._asked, self._structs(), self._held,
                               _settings.stats_file(self.rank))
         _page.show(self, page)

@@ -18,7 +18,8 @@ from sluice import _settings, errors
 
 _SAMPLES = 64  # values of parameters that ranks compare
 _TEXT_BYTES = 160
-_FORMAT = f"<QIQQ{_SAMPLES}f{_TEXT_BYTES}s"  # run id, number, of the job's name, of the layout, ...
+# Run id, number, of the job's name, of the layout, of the appliances, samples, two texts.
+_FORMAT = f"<QIQQQ{_SAMPLES}f{_TEXT_BYTES}s{_TEXT_BYTES}s"
 _run_ids = {}  # process group -> the run id that its ranks have agreed on
 _numbers = {}  # job name -> the number of this process's next model
 
@@ -45,14 +46,18 @@ def next_number(name):
     return number
 
 
+def backends_of(group):
+    """The group's backend for each kind of device, by its name."""
+    if hasattr(dist, "get_backend_config"):  # torch 2
+        return dict(part.split(":") for part in dist.get_backend_config(group).split(","))
+    return {"gloo": {"cpu": "gloo"}, "sluice": {"cpu": "sluice"},
+            "nccl": {"cuda": "nccl"}}.get(dist.get_backend(group), {})
+
+
 def place_of(group, device):
     """The device whose tensors the group's collectives take; None for a group with none of Gloo,
     the backend sluice and NCCL."""
-    if hasattr(dist, "get_backend_config"):  # torch 2: one for each kind of device
-        backends = dict(part.split(":") for part in dist.get_backend_config(group).split(","))
-    else:
-        backends = {"gloo": {"cpu": "gloo"}, "sluice": {"cpu": "sluice"},
-                    "nccl": {"cuda": "nccl"}}.get(dist.get_backend(group), {})
+    backends = backends_of(group)
     if backends.get("cpu") in ("gloo", "sluice"):
         return torch.device("cpu")
     return device if backends.get(device.type, "").startswith("nccl") else None
@@ -77,16 +82,19 @@ class _Offer:
     """The description that a rank gives of its model, and its encoding in bytes."""
 
     def __init__(self, data):
-        self.run_id, self.number, *self.identity, text = struct.unpack(_FORMAT, data)
-        self.text = text.rstrip(b"\0").decode("utf-8", "ignore")
+        self.run_id, self.number, name, layout, self.boxes, *samples = struct.unpack(_FORMAT, data)
+        self.text, self.address = (
+            text.rstrip(b"\0").decode("utf-8", "ignore") for text in samples[_SAMPLES:])
+        self.identity = [name, layout, *samples[:_SAMPLES]]
 
     @staticmethod
-    def bytes_of(run_id, name, module, named):
+    def bytes_of(run_id, name, module, named, address):
         layout = repr([(key, tuple(p.shape), str(p.dtype)) for key, p in named])
         text = (f"a {type(module).__name__} of {len(named)} parameters, the first '{named[0][0]}', "
                 f"in job '{name}'")
         return struct.pack(_FORMAT, run_id, _numbers.get(name, 0), _number_of(name),
-                           _number_of(layout), *_samples(named), text.encode()[:_TEXT_BYTES])
+                           _number_of(layout), _number_of(address), *_samples(named),
+                           text.encode()[:_TEXT_BYTES], address.encode()[:_TEXT_BYTES])
 
     def agrees_with(self, other):
         """Whether two descriptions are of one model. Replicas on different devices may differ in
@@ -96,14 +104,16 @@ class _Offer:
             mine, theirs, rtol=1e-2, atol=1e-6, equal_nan=True)
 
 
-def agree(group, place, name, module, named, timeout):
+def agree(group, place, name, module, named, address, timeout):
     """Returns (run id, number of this model), equal on all ranks of the group.
 
     A collective call; blocks until all ranks of the group have called it. Raises InvalidArgument on
-    all ranks when they attach different models, PeerLost when a rank has ended, TimedOut when a
-    rank does not come.
+    all ranks when they attach different models, or list several appliances differently, PeerLost
+    when a rank has ended, TimedOut when a rank does not come.
     """
-    data = _Offer.bytes_of(_run_ids.get(group) or _settings.drawn_run_id(), name, module, named)
+    boxes = address if "," in address and address.startswith("udp://") else ""
+    data = _Offer.bytes_of(_run_ids.get(group) or _settings.drawn_run_id(), name, module, named,
+                           boxes)
     mine = torch.tensor(list(data), dtype=torch.uint8, device=place)
     found = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     limit, begun_s = datetime.timedelta(seconds=timeout), time.monotonic()
@@ -138,6 +148,12 @@ def _barrier(group, limit):
 
 def _check(offers):
     first = offers[0]
+    for rank, offer in enumerate(offers):
+        if offer.boxes != first.boxes:
+            raise errors.InvalidArgument(
+                f"the ranks list other appliances, or in another order: rank 0 "
+                f"{first.address or 'has one'}, rank {rank} {offer.address or 'has one'}. A job "
+                "moves along the list: give all ranks the same one")
     others = [rank for rank, offer in enumerate(offers) if not offer.agrees_with(first)]
     if not others:
         return

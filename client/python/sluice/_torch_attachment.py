@@ -132,6 +132,9 @@ class Attachment(StepEngine):
                 "process group. Give every rank the same number of batches, for example with "
                 "DistributedSampler(drop_last=True)")
         self._check_parameters(ddp_model.module)
+        self._check_job()
+
+    def _check_job(self):
         self.job.check()
 
     def _check_parameters(self, model):

@@ -13,16 +13,16 @@ from sluice import _abi
 
 class Bucket:
     """The tensors of one bucket. `indices` are their indices in the job, `addresses` the
-    addresses of their gradients in `buffer`, which the averages replace."""
+    addresses of their gradients in `buffer`, `outputs` those where the averages go."""
 
-    def __init__(self, buffer, indices, addresses):
+    def __init__(self, buffer, indices, addresses, outputs):
         self.buffer = weakref.ref(buffer)
         self.indices = indices
         self.addresses = addresses
         size = ctypes.sizeof(_abi.Submission)
         self._submissions = (_abi.Submission * len(indices))(*(
-            (size, index, 1, 0, 0, address, address, None)
-            for index, address in zip(indices, addresses)))
+            (size, index, 1, 0, 0, address, output, None)
+            for index, address, output in zip(indices, addresses, outputs)))
         self._said = None  # weight, priorities and stream in the submissions
 
     def submissions(self, weight, priorities, stream):
@@ -39,10 +39,11 @@ class Bucket:
 
 class Buckets:
     """The buckets that DDP has used so far. `numbers` maps the id() of a parameter to its tensor
-    index in the job."""
+    index in the job. `outputs`: of a tensor index the address for the averages; else they replace
+    the gradients."""
 
-    def __init__(self, numbers):
-        self._numbers = numbers
+    def __init__(self, numbers, outputs=None):
+        self._numbers, self._outputs = numbers, outputs
         self._known = {}  # DDP's index of a bucket -> Bucket
 
     def of(self, bucket, buffer):
@@ -52,6 +53,8 @@ class Buckets:
             own = [(self._numbers[id(parameter)], gradient.data_ptr())
                    for parameter, gradient in zip(bucket.parameters(), bucket.gradients())
                    if id(parameter) in self._numbers]
-            known = self._known[bucket.index()] = Bucket(
-                buffer, [index for index, _ in own], [address for _, address in own])
+            indices, addresses = [index for index, _ in own], [address for _, address in own]
+            outputs = addresses if self._outputs is None else [
+                self._outputs[index] for index in indices]
+            known = self._known[bucket.index()] = Bucket(buffer, indices, addresses, outputs)
         return known

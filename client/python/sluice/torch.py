@@ -49,6 +49,8 @@ from sluice._torch_agreement import agree, job_name, next_number, place_of
 from sluice._torch_models import refuse_other_models, refuse_sparse
 from sluice._torch_attachment import Attachment, hook
 from sluice._torch_device import device_of
+from sluice._torch_fallback import RETURN_JOIN_S, run_of
+from sluice._torch_group import GroupAttachment, checked_fallback
 from sluice._torch_loop import Loop
 from sluice._torch_overlap import Overlap
 from sluice._torch_replica import Replica
@@ -65,7 +67,8 @@ _torch_backend.register()
 _attached = weakref.WeakSet()  # models; a copy of one is not attached
 
 
-def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size=None, **options):
+def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size=None,
+           fallback=None, fallback_after=10.0, **options):
     """Lets the gradients of `ddp_model` be summed by the appliance at `address`.
 
     ddp_model  a DistributedDataParallel without a communication hook. Every rank must attach, with
@@ -83,6 +86,13 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
                way, so large weights can overflow float16.
     rank, world_size
                default: those of the model's process group, or given to solo_group().
+    fallback, fallback_after
+               'group': when no box has answered a rank for `fallback_after` seconds, all ranks go
+               on over the model's process group (Gloo), with the step that they are in, and return
+               to the box between two steps; the log says both. The group must reach its ranks and
+               its store without the box. Costs memory for all gradients, and a copy of them a
+               step. Every rank gives the same. k = n, gradients on the CPU, without wire and
+               prune; collectives of the returned object's `job` need a box.
     options    policy, k, late and the other options of the policy, schedule and its options, wire,
                prune and its options (parameters of one dimension stay whole), trace, secret,
                run_id, averaging, mtu, chunk_bytes, local_address, connect_timeout, join_timeout,
@@ -106,7 +116,8 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
     forward.
     """
     return _attach(ddp_model, address, None, job=job, weight=weight, rank=rank,
-                   world_size=world_size, **options)
+                   world_size=world_size, fallback=fallback, fallback_after=fallback_after,
+                   **options)
 
 
 def overlap(ddp_model, optimizer, address=None, *, job=None, weight=1, rank=None, world_size=None,
@@ -177,7 +188,8 @@ def overlap(ddp_model, optimizer, address=None, *, job=None, weight=1, rank=None
                    world_size=world_size, **options)
 
 
-def _attach(ddp_model, address, optimizer, *, job, weight, rank, world_size, **options):
+def _attach(ddp_model, address, optimizer, *, job, weight, rank, world_size, fallback=None,
+            fallback_after=10.0, **options):
     refuse_other_models(ddp_model, "attach(model" if optimizer is None else
                         "overlap(model, optimizer")
     weight = checked_weight(weight)
@@ -194,11 +206,17 @@ def _attach(ddp_model, address, optimizer, *, job, weight, rank, world_size, **o
     _check_parameters(ddp_model, named)
     group = ddp_model.process_group
     member = member_of(group)
+    falls_back = checked_fallback(fallback, fallback_after, member is not None, optimizer)
     if member is None:
-        worker = _join_stock(ddp_model.module, named, group, address, job, rank, world_size,
-                             options)
-        attachment = (Attachment(worker, named, group, weight, device) if optimizer is None else
-                      Overlap(worker, named, group, weight, optimizer, ddp_model.module, device))
+        worker, join = _join_stock(ddp_model.module, named, group, address, job, rank, world_size,
+                                   options)
+        if falls_back:
+            attachment = GroupAttachment(worker, named, group, weight, device, fallback_after,
+                                         options.get("join_timeout", 60.0), join)
+        elif optimizer is None:
+            attachment = Attachment(worker, named, group, weight, device)
+        else:
+            attachment = Overlap(worker, named, group, weight, optimizer, ddp_model.module, device)
     else:
         member = (member[0] if rank is None else rank,
                   member[1] if world_size is None else world_size)
@@ -246,7 +264,8 @@ def _specs(named):
 
 
 def _join_stock(module, named, group, address, job, rank, world_size, options):
-    """On a process group of all ranks that train: every step needs all of them."""
+    """On a process group of all ranks that train: every step needs all of them. Returns the job,
+    and a function of a number that joins another run of it."""
     if rank is None:
         _settings.check_inproc(address or os.environ.get("SLUICE_ADDRESS", ""),
                                dist.get_world_size(group), "the process group")
@@ -257,6 +276,7 @@ def _join_stock(module, named, group, address, job, rank, world_size, options):
         ordinal = next_number(name)
     else:
         run_id, ordinal = agree(group, place, name, module, named,
+                                address or os.environ.get("SLUICE_ADDRESS", ""),
                                 options.get("join_timeout", 60.0))
         if options.get("run_id") is None:
             options = {**options, "run_id": run_id}
@@ -264,10 +284,9 @@ def _join_stock(module, named, group, address, job, rank, world_size, options):
         address = _settings.address(address, dist.get_rank())
         options["local_address"] = _settings.local_address(options.get("local_address"),
                                                            dist.get_rank())
-    worker = _join(_specs(named), address, name, ordinal,
-                   rank=dist.get_rank(group) if rank is None else rank,
-                   world_size=dist.get_world_size(group) if world_size is None else world_size,
-                   **options)
+    options.update(rank=dist.get_rank(group) if rank is None else rank,
+                   world_size=dist.get_world_size(group) if world_size is None else world_size)
+    worker = _join(_specs(named), address, name, ordinal, **options)
     if worker.policy.tolerates_stragglers:
         policy = worker.policy.policy
         worker.close()
@@ -276,7 +295,12 @@ def _join_stock(module, named, group, address, job, rank, world_size, options):
             "the ranks, but DDP would still wait for all of them in its process group: wrap the "
             "model with DistributedDataParallel(net, process_group=sluice.torch.solo_group()) and "
             "train with sluice.torch.Loop, or use policy='sync'")
-    return worker
+
+    def join_again(number):
+        return _join(_specs(named), address, name, ordinal,
+                     **{**options, "run_id": run_of(worker.run_id, number),
+                        "join_timeout": min(options.get("join_timeout", 60.0), RETURN_JOIN_S)})
+    return worker, join_again
 
 
 def _attach_solo(ddp_model, named, group, weight, address, job, member, options, device):
