@@ -8,9 +8,9 @@ adds to the time that the box takes to start. lost_steps: steps that a rank did 
 twice; identical: every element of every sum was right on every rank.
 
 With a standby the box where the job is is killed as often, and drained as often, and started again
-while the job is at the other. standby: from the kill to the end of the next step on the last rank,
-so with the time in which the ranks notice. drain: by how much the longest pause between two steps
-around the request is longer than a median one.
+while the job is at the other. standby: from the kill to the end of the second step after it on the
+last rank, so with the time in which the ranks notice. drain: by how much the longest pause between
+two steps around the request is longer than a median one.
 
 What surviving costs is measured without a kill, in turns: the time of a step with restart_timeout
 on, over that with 0, both medians of the turns' medians. A rank's memory for it is 4 bytes an
@@ -19,6 +19,7 @@ element and 40 a chunk; on the wire it costs nothing before a restart.
 What can go wrong: the links are unshaped and ranks share the cores with sluiced, so a copy shows
 more than on a network that is the limit.
 """
+import itertools
 import json
 import os
 import signal
@@ -58,13 +59,15 @@ class Run:
                "SLUICE_RUN_ID": f"restart-{time.monotonic_ns()}", "SLUICE_LIBRARY": library,
                "PYTHONPATH": os.path.join(report.ROOT, "client", "python")}
         self.logs = [lab.directory / f"rank{rank}.out" for rank in range(lab.hosts)]
-        self.ranks = []
+        self.ranks, self.last_lines = [], [""] * lab.hosts
+        self._times, self._outputs = [{} for _ in self.logs], []
         for rank, log in enumerate(self.logs):
             with log.open("wb") as output:
                 self.ranks.append(lab.popen(
                     rank, [report.PYTHON, "-u", WORKER, str(elements), str(restart_s)],
                     env={**env, "RANK": str(rank)}, stdin=subprocess.PIPE, stdout=output,
                     stderr=subprocess.PIPE))
+            self._outputs.append(log.open(encoding="ascii"))
         self.wait(lambda: all(times for times in self.times()), "the first step")
 
     def wait(self, condition, what, timeout_s=120):
@@ -80,33 +83,35 @@ class Run:
 
     def times(self):
         """Of each rank: when its steps ended, in ns, by step."""
-        found = []
-        for log in self.logs:
-            lines = log.read_text().splitlines(keepends=True)
-            words = [line.split() for line in lines if line[:1].isdigit() and line.endswith("\n")]
-            found.append({int(step): int(ns) for step, ns in words})
-        return found
+        for rank, output in enumerate(self._outputs):
+            for part in output:
+                last = self.last_lines[rank]
+                line = self.last_lines[rank] = part if last.endswith("\n") else last + part
+                if line[:1].isdigit() and line.endswith("\n"):
+                    step, ns = line.split()
+                    self._times[rank][int(step)] = int(ns)
+        return self._times
 
     def end(self):
         """What each rank says at the end."""
         self.ranks[0].stdin.close()
-        said = []
-        for rank, (process, log) in enumerate(zip(self.ranks, self.logs)):
+        for rank, process in enumerate(self.ranks):
             if process.wait(120) != 0:
                 raise report.BenchError(f"rank {rank}: {process.stderr.read().decode()}")
-            said.append(json.loads(log.read_text().splitlines()[-1]))
-        return said
+        self.times()
+        return [json.loads(line) for line in self.last_lines]
 
 
-def pause_ms(run, ready_ns):
-    """From then to the end of the first step that ended after it on every rank."""
+def pause_ms(run, since_ns, steps=1):
+    """From then to the end of so many steps after it on the last rank; None while they run."""
     ends = []
     for times in run.times():
-        later = [ns for ns in times.values() if ns > ready_ns]
-        if not later:
+        newest = itertools.takewhile(lambda ns: ns > since_ns, reversed(times.values()))
+        later = list(newest)[::-1]
+        if len(later) < steps:
             return None
-        ends.append(min(later))
-    return (max(ends) - ready_ns) / 1e6
+        ends.append(later[steps - 1])
+    return (max(ends) - since_ns) / 1e6
 
 
 def kill_rounds(lab, box, options):
@@ -138,8 +143,9 @@ def standby_rounds(lab, options):
         if turn % 4 < 2:
             os.killpg(boxes[place].pid, signal.SIGKILL)
             boxes[place].wait()
-            run.wait(lambda since=begun_ns: pause_ms(run, since) is not None, "a step", 60)
-            killed_ms.append(pause_ms(run, begun_ns))
+            # The results of the first may have been on their way when it died.
+            run.wait(lambda since=begun_ns: pause_ms(run, since, 2) is not None, "a step", 60)
+            killed_ms.append(pause_ms(run, begun_ns, 2))
         else:
             os.killpg(boxes[place].pid, signal.SIGUSR1)
             if boxes[place].wait(60) != 0:
