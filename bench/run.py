@@ -31,6 +31,7 @@ import report
 import restart
 import scale
 import sfcd
+import soak
 import store
 import straggler
 import switch
@@ -46,8 +47,8 @@ BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "big": big,
            "sfcd": sfcd, "cutoff": cutoff, "local": local, "latency": latency, "calls": calls,
            "client": client, "allreduce": allreduce,
            "collectives": collectives, "saina": saina,
-           "straggler": straggler, "restart": restart, "queue": queues, "priority": priority,
-           "fairness": fairness, "pipe": pipe,
+           "straggler": straggler, "restart": restart, "soak": soak, "queue": queues,
+           "priority": priority, "fairness": fairness, "pipe": pipe,
            "prune": prune, "gpu": gpu, "store": store,
            "switch": switch, "ddp_overlap": ddp_overlap, "hook": hook,
            "switch_priority": switch_priority,

@@ -295,9 +295,9 @@ class Lab:
         raise LabError(f"sluiced did not become ready in {timeout} s:\n"
                        f"{log.read_text(errors='replace')}")
 
-    def scrape(self, port: int = 9464) -> str:
-        """The appliance's /metrics page, fetched inside the box."""
-        return scrape(self._namespaces[0], port)
+    def scrape(self, port: int = 9464, standby: bool = False) -> str:
+        """The /metrics page of the appliance, or of the standby, fetched inside the box."""
+        return scrape(self._namespaces[-1 if standby else 0], port)
 
     def link_bytes(self, host: int) -> tuple[int, int]:
         """Bytes that the host's link carried so far: (from the host, to it), frames without FCS."""
