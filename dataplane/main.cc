@@ -1,5 +1,6 @@
 // sluiced: configuration, appliance, metrics, signals.
 
+#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +20,7 @@
 #include "config/loader.h"
 #include "config/render.h"
 #include "config/text.h"
+#include "dataplane/capabilities.h"
 #include "dataplane/dpdk/appliance.h"
 #include "dataplane/ops/commands.h"
 #include "dataplane/ops/control_socket.h"
@@ -177,6 +180,14 @@ sluice::Result<std::unique_ptr<ControlSocket>> open_control(
   });
 }
 
+// What the open devices still need: at the end libxdp takes its program off an af_xdp port's
+// interface, and DPDK the promiscuous mode. No port is opened a second time.
+sluice::dataplane::CapabilitySet needed_by(const std::vector<sluice::config::PortConfig>& ports) {
+  const bool af_xdp = std::ranges::any_of(
+      ports, [](const auto& port) { return port.type == sluice::config::PortType::kAfXdp; });
+  return af_xdp ? std::uint64_t{1} << CAP_NET_ADMIN : 0;
+}
+
 int run(const std::string& path) {
   std::vector<std::string> warnings;
   const sluice::config::HostFacts host = sluice::config::read_host_facts();
@@ -212,6 +223,11 @@ int run(const std::string& path) {
   auto control = open_control(config.value().control, *appliance.value(), reloader);
   if (!control.ok()) {
     spdlog::error("{}", control.status().message());
+    return kFailed;
+  }
+  if (const auto status = sluice::dataplane::keep_capabilities(needed_by(config.value().ports));
+      !status.ok()) {
+    spdlog::error("{}", status.message());
     return kFailed;
   }
   std::printf("ready: %s\n", appliance.value()->summary().c_str());

@@ -287,7 +287,9 @@ Status Port::start_device(rte_mempool* pool, bool interrupts, TimeNs now) {
   result = rte_eth_dev_start(device_);
   if (result != 0) return failed(config_, "the device did not start", result, remedy_for(config_));
   started_ = true;
-  rte_eth_promiscuous_enable(device_);
+  if (config_.type != config::PortType::kAfPacket ||
+      !receive_all_by(wake_socket_, config_.interface))
+    rte_eth_promiscuous_enable(device_);
   refresh_link(now);
   return Status();
 }
