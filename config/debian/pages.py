@@ -98,11 +98,16 @@ def command_pages(parser, version, modules):
     return found
 
 
-def control_page(program, version):
-    """sluicectl(1), of the program's own parser."""
-    loader = importlib.machinery.SourceFileLoader("sluicectl", str(program))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("sluicectl", loader))
+def module_of(program):
+    """A program without .py, as a module."""
+    loader = importlib.machinery.SourceFileLoader(program.name, str(program))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(program.name, loader))
     loader.exec_module(module)
+    return module
+
+
+def control_page(module, version):
+    """sluicectl(1), of the program's own parser."""
     parser = module.parser()
     rows = [f".TP\n.B {roff(synopsis_of(command))}\n{roff(text)}"
             for _, text, command in subcommands(parser)]
@@ -161,6 +166,69 @@ complete -o filenames -F _sluice sluice
 """
 
 
+def zsh_word(*parts):
+    """One word for zsh of parts, in which a specification gives these characters a meaning."""
+    text = "".join(re.sub(r"([\\\[\]:])", r"\\\1", " ".join(part.split())) if index % 2 else part
+                   for index, part in enumerate(parts))
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def zsh_value(action):
+    """What completes an option's value or an argument: its choices, the box's own names, files."""
+    if action.choices:
+        return "(" + " ".join(map(str, action.choices)) + ")"
+    return {"JOB": "_sluice_jobs", "RANK": "_sluice_ranks"}.get(action.metavar, "_files")
+
+
+def zsh_arguments(parser):
+    """The specifications of _arguments for a command's options and arguments."""
+    found = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) or action.help == argparse.SUPPRESS:
+            continue
+        value = f":{flags(action).split(' ')[-1]}:{zsh_value(action)}" if action.nargs != 0 else ""
+        if not action.option_strings:
+            found.append(zsh_word(("*" if action.nargs in ("*", "...") else "") + value))
+        for option in action.option_strings:
+            found.append(zsh_word(f"{option}[", help_text(parser, action), "]" + value))
+    return " \\\n        ".join(["_arguments", *found])
+
+
+_ZSH_NAMES = """_sluice_jobs() {
+  compadd -- ${(f)"$(sluicectl jobs 2>/dev/null | awk 'NR > 1 { print $1 }')"}
+}
+_sluice_ranks() {
+  compadd -- ${(f)"$(sluicectl members $words[2] 2>/dev/null | awk 'NR > 1 { print $1 }')"}
+}
+"""
+
+
+def zsh_completion(name, parser):
+    """A zsh completion, with the help of each command and option."""
+    commands = "\n".join(f"    {zsh_word(command + ':', text or '')}"
+                         for command, text, _ in subcommands(parser))
+    cases = "\n".join(f"      {command}) {zsh_arguments(sub)} ;;"
+                      for command, _, sub in subcommands(parser))
+    return f"""#compdef {name}
+# zsh completion of {name}(1)
+{_ZSH_NAMES if "_sluice_jobs" in cases else ""}_{name}() {{
+  local curcontext=$curcontext state line
+  local -a commands=(
+{commands}
+  )
+  {zsh_arguments(parser)} '1: :->command' '*:: :->arguments'
+  case $state in
+    command) _describe command commands ;;
+    arguments)
+      case $words[1] in
+{cases}
+      esac ;;
+  esac
+}}
+_{name} "$@"
+"""
+
+
 _SLUICED_COMPLETION = """# bash completion of sluiced(8)
 _sluiced() {
   local word=${COMP_WORDS[COMP_CWORD]}
@@ -185,7 +253,8 @@ def main(source, staged):
                for name, _, command in subcommands(parser)}
     pages = command_pages(parser, version, modules)
     pages["appliance.toml.5"] = settings_page(source / "config" / "appliance.toml", version)
-    pages["sluicectl.1"] = control_page(staged / "usr" / "bin" / "sluicectl", version)
+    control = module_of(staged / "usr" / "bin" / "sluicectl")
+    pages["sluicectl.1"] = control_page(control, version)
     pages["sluiced.8"] = (source / "config" / "debian" / "sluiced.8").read_text()
     for name, text in pages.items():
         folder = staged / "usr" / "share" / "man" / f"man{name[-1]}"
@@ -195,6 +264,10 @@ def main(source, staged):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sluice").write_text(completion(parser))
     (folder / "sluiced").write_text(_SLUICED_COMPLETION)
+    folder = staged / "usr" / "share" / "zsh" / "vendor-completions"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "_sluice").write_text(zsh_completion("sluice", parser))
+    (folder / "_sluicectl").write_text(zsh_completion("sluicectl", control.parser()))
 
 
 if __name__ == "__main__":

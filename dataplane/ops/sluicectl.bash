@@ -1,5 +1,4 @@
-# Completion of sluicectl for bash (and zsh, after `autoload bashcompinit; bashcompinit`): commands,
-# levels, and the jobs and ranks that the box has now.
+# Completion of sluicectl for bash: commands, levels, and the jobs and ranks that the box has now.
 _sluicectl() {
   local word=${COMP_WORDS[COMP_CWORD]} command='' job='' at
   local commands='status jobs members ports kick drain reload log-level'

@@ -25,7 +25,7 @@ only() {
   grep -vE "^\./usr/share/(doc|lintian)/|$2" "$WORK/$1.files" >"$WORK/extra" || true
   [[ ! -s $WORK/extra ]] || fail "unexpected in $1: $(cat "$WORK/extra")"
 }
-pages='usr/share/(man|bash-completion)/'
+pages='usr/share/(man|bash-completion|zsh)/'
 box='usr/bin/sluice(d|ctl)$|etc/sluice/appliance.toml$|(usr/)?lib/systemd/system/'
 only sluiced "^\./($box|$pages)"
 only libsluice0.3 '^\./usr/lib/[^/]+/(libsluice\.so\.0|sluice/)'
@@ -77,6 +77,17 @@ fi
 bash -c 'source "$1"; COMP_WORDS=(sluice launch --lo) COMP_CWORD=2; _sluice
   [[ ${COMPREPLY[*]} == --local-box ]]' completion \
   "$root/usr/share/bash-completion/completions/sluice" || fail "the completion of sluice"
+
+if command -v zsh >/dev/null; then
+  zsh_offers() {
+    timeout 300 zsh -f "$SOURCE/tests/packaging/complete.zsh" \
+      "$root/usr/share/zsh/vendor-completions" "$1" "$2" || fail "zsh offers no $2 after '$1'"
+  }
+  zsh_offers 'sluice ' launch
+  zsh_offers 'sluice launch --lo' -box
+  zsh_offers 'sluicectl ' log-level
+  zsh_offers 'sluicectl log-level ' warning
+fi
 
 # An upgrade of a running service, with stand-ins for systemd: restarted if the settings pass.
 mkdir "$WORK/bin"
