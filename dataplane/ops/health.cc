@@ -44,7 +44,7 @@ double process_start_time_s() {
   std::string field;
   for (int at = kFirst; at <= kStart; ++at) fields >> field;
   const double ticks_s = static_cast<double>(sysconf(_SC_CLK_TCK));
-  return seconds_of(CLOCK_REALTIME) - seconds_of(CLOCK_BOOTTIME) +
+  return seconds_of(CLOCK_REALTIME) - seconds_of(CLOCK_BOOTTIME) +  // style-ok: a date
          std::strtod(field.c_str(), nullptr) / ticks_s;
 }
 

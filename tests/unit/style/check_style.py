@@ -38,6 +38,9 @@ IMPURE_HEADERS = re.compile(
     r"#include <(thread|chrono|mutex|condition_variable|iostream|fstream|filesystem|random|ctime|"
     r"time\.h|unistd\.h|pthread\.h|sys/(socket|time|epoll|mman)\.h)>")
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
+# A clock that may step: times are of the monotonic one.
+WALL_CLOCK = re.compile(r"CLOCK_REALTIME|system_clock|gettimeofday|\btime\((?:NULL|nullptr|0|&)"
+                        r"|\btime\.time(?:_ns)?\(|\bdatetime\.now\(|\butcnow\(")
 OPEN_END = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")  # style-ok: the rule itself
 WORD = re.compile(r"[\w./+-]*\w")
 # Types and their names, where a namespace's begin: in the first column.
@@ -80,6 +83,14 @@ def pure_folders_stay_pure(source: Source) -> Iterator[Finding]:
     for number, line in enumerate(source.lines, 1):
         if IMPURE_HEADERS.match(line):
             yield number, f"{line.strip()} in a pure folder; take it as an argument instead"
+
+
+def times_are_monotonic(source: Source) -> Iterator[Finding]:
+    if not source.path.startswith(PRODUCT) or not source.path.endswith(C_FAMILY + (".py",)):
+        return
+    for number, line in enumerate(source.lines, 1):
+        if WALL_CLOCK.search(line) and "style-ok" not in line:
+            yield number, "a clock that may step; read the monotonic one"
 
 
 def headers_say_what_they_are(source: Source) -> Iterator[Finding]:
@@ -130,9 +141,9 @@ def no_path_of_one_machine(source: Source) -> Iterator[Finding]:
 
 
 RULES: List[Callable[[Source], Iterator[Finding]]] = [
-    includes_start_at_the_root, pure_folders_stay_pure, headers_say_what_they_are,
-    open_ends_have_an_issue, lines_fit, files_are_short, facades_stay_above,
-    no_path_of_one_machine,
+    includes_start_at_the_root, pure_folders_stay_pure, times_are_monotonic,
+    headers_say_what_they_are, open_ends_have_an_issue, lines_fit, files_are_short,
+    facades_stay_above, no_path_of_one_machine,
 ]
 
 

@@ -15,6 +15,8 @@ BAD = [
     ("config/a.h", HEADER, "without #pragma once"),
     ("config/a.cc", "// TODO: later", "open end without an issue"),  # style-ok
     ("client/bcube/a.cc", "#include <chrono>", "in a pure folder"),
+    ("dataplane/ops/a.cc", "auto now = std::chrono::system_clock::now();", "a clock that may step"),
+    ("client/python/sluice/a.py", "begun_s = time.time()", "a clock that may step"),
     ("config/a.cc", "x" * 101, "101 columns"),
     ("client/device/cuda/a.cu", "x" * 101, "101 columns"),
     ("config/a.cc", "\n" * 500 + "x", "501 lines"),
@@ -24,6 +26,7 @@ BAD = [
 
 GOOD = [
     ("client/transport/udp/a.cc", "#include <chrono>"),
+    ("client/python/sluice/a.py", "begun_s = time.monotonic()"),
     ("config/a.h", HEADER + "\n#pragma once"),
     ("config/a.cc", "// TODO(#12): later"),
     ("config/a.cc", "x" * 100),
