@@ -95,6 +95,7 @@ std::size_t Control::loop(TimeNs now) {
   if (now >= next_watch_ns_) {
     for (const auto& port : context_.ports) port->refresh(now);
     watch_jobs(now);
+    watch_address(now);
     next_watch_ns_ = now + kWatchInterval;
   }
   if (drain_.load(std::memory_order_relaxed)) watch_drain(now);

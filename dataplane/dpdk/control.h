@@ -72,6 +72,7 @@ class Control {
   void note_result(const agg::ControlResult& result, const std::string& address, TimeNs now);
   void watch_ports(TimeNs now);
   void watch_jobs(TimeNs now);
+  void watch_address(TimeNs now);
   void watch_drain(TimeNs now);
   void suspect_behind(PortIndex port, TimeNs now);
   void send(const MemberPath& path, wire::Bytes datagram);
@@ -93,6 +94,7 @@ class Control {
   std::array<std::uint8_t, kMaxDatagramBytes> reply_{};
   TimeNs next_tick_ns_ = 0;
   TimeNs next_watch_ns_ = 0;
+  TimeNs next_probe_ns_ = 0;
   agg::Budget join_budget_;
   agg::Budget unauthenticated_budget_;
   LogLimit refusals_;

@@ -33,7 +33,11 @@ void Worker::handle_frame(Lane& lane, rte_mbuf* packet, TimeNs now) noexcept {
   }
   if (!context_.forwarding) decision.out = 0;
   if (!decision.for_self) {
-    forward(lane, decision, frame.ethernet, packet);
+    if (decision.out == 0 && frame.ethernet.src == context_.own.mac) [[unlikely]]
+      to_control(lane, agg::PuntReason::kUnauthenticated, PacketMeta::Kind::kConflict,
+                 sender_of(frame), packet, now);
+    else
+      forward(lane, decision, frame.ethernet, packet);
     return;
   }
   if (decision.out != 0) {

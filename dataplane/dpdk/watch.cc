@@ -5,12 +5,15 @@
 
 #include "aggregator/base/text.h"
 #include "dataplane/dpdk/control.h"
+#include "dataplane/dpdk/send.h"
+#include "dataplane/host/answer.h"
 #include "dataplane/host/unreachable.h"
 
 namespace sluice::dataplane {
 namespace {
 
 constexpr int kLogsPerSecond = 5;
+constexpr DurationNs kProbeInterval = 10 * kSecond;
 constexpr DurationNs kDrainReport = 5 * kSecond;
 constexpr DurationNs kDrainGrace = 5 * kSecond;  // members move within one
 
@@ -84,10 +87,35 @@ void Control::handle_unreachable(const wire::Frame& frame, TimeNs now) {
 void Control::handle_conflict(const wire::Frame& frame, Port& port, TimeNs now) {
   if (!conflicts_.allow(now, 1)) return;
   const auto& mac = frame.ethernet.src.bytes;
+  if (frame.ethernet.src == context_.own.mac)
+    return spdlog::error(
+        "frames with the appliance's own MAC come in on port \"{}\": another appliance has its "
+        "address, or two of its ports are on one network; give it another address, or pull one",
+        port.config().name);
   spdlog::error(
       "another host ({:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x} on port \"{}\") claims the "
       "appliance's address; give one of the two another address",
       mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], port.config().name);
+}
+
+// Asks on every network who has the appliance's address: the answers are conflicts. At the other
+// end of a vhost-user port is a process of this machine.
+void Control::watch_address(TimeNs now) {
+  if (now < next_probe_ns_) return;
+  next_probe_ns_ = now + kProbeInterval;
+  for (const auto& port : context_.ports) {
+    if (!port->up() || port->config().type == config::PortType::kVhostUser) continue;
+    rte_mbuf* packet = rte_pktmbuf_alloc(context_.pool.get());
+    if (packet == nullptr) return drops_.count(DropReason::kNoBuffer);
+    set_frame_bytes(packet, write_probe(context_.own, room_of(packet)));
+    meta_of(packet) = {.kind = PacketMeta::Kind::kEgress,
+                       .port = port->index(),
+                       .egress_class = Classifier::of_control()};
+    if (!context_.owner_of(port->index()).hand_over(packet)) {
+      drops_.count(DropReason::kHandover);
+      rte_pktmbuf_free(packet);
+    }
+  }
 }
 
 void Control::suspect_behind(PortIndex port, TimeNs now) {

@@ -101,4 +101,13 @@ HostAnswer answer_as_host(const wire::Frame& frame, const OwnAddress& own,
   return is_ping(frame, own) ? answer_echo(frame, own, out) : HostAnswer{};
 }
 
+std::size_t write_probe(const OwnAddress& own, wire::MutableBytes out) noexcept {
+  const wire::ArpPacket probe{.operation = wire::kArpRequest,
+                              .sender_mac = own.mac,
+                              .sender = wire::ipv4_address(0, 0, 0, 0),
+                              .target_mac = {},
+                              .target = own.ipv4};
+  return wire::encode_arp_frame(out, wire::kBroadcastMac, wire::kNoVlan, probe);
+}
+
 }  // namespace sluice::dataplane

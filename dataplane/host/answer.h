@@ -34,4 +34,9 @@ bool is_ping(const wire::Frame& frame, const OwnAddress& own) noexcept;
 HostAnswer answer_as_host(const wire::Frame& frame, const OwnAddress& own,
                           wire::MutableBytes out) noexcept;
 
+// Writes an ARP probe (RFC 5227) for the appliance's own IPv4 address, which another host that has
+// the address answers: see kConflict. It names no sender, so nobody takes the address to be
+// elsewhere because of it. Returns its bytes, 0 when `out` has no room.
+std::size_t write_probe(const OwnAddress& own, wire::MutableBytes out) noexcept;
+
 }  // namespace sluice::dataplane

@@ -54,6 +54,25 @@ TEST(HostAnswer, IgnoresArpForOthersAndReplies) {
   EXPECT_EQ(answer(arp(2, wire::kAliceIp, wire::kBobIp), reply).outcome, HostOutcome::kIgnored);
 }
 
+TEST(HostAnswer, ProbesForItsAddressWithoutClaimingIt) {
+  std::vector<std::uint8_t> probe(64), reply(64), none(64);
+  probe.resize(write_probe(bob(), probe));
+  const wire::Frame frame = parsed(probe);
+  const wire::ArpPacket packet = wire::parse_arp(frame.payload).value();
+  EXPECT_EQ(frame.ethernet.dst, wire::kBroadcastMac);
+  EXPECT_EQ(packet.operation, wire::kArpRequest);
+  EXPECT_EQ(packet.sender_mac, wire::kBob);
+  EXPECT_EQ(packet.sender, wire::ipv4_address(0, 0, 0, 0));
+  EXPECT_EQ(packet.target, wire::kBobIp);
+
+  OwnAddress twin = bob();
+  twin.mac = wire::kAlice;
+  const HostAnswer answered = answer_as_host(frame, twin, reply);
+  ASSERT_EQ(answered.outcome, HostOutcome::kAnswered);
+  reply.resize(answered.reply_bytes);
+  EXPECT_EQ(answer_as_host(parsed(reply), bob(), none).outcome, HostOutcome::kConflict);
+}
+
 TEST(HostAnswer, NoticesAHostThatClaimsItsAddress) {
   std::vector<std::uint8_t> reply;
   EXPECT_EQ(answer(arp(1, wire::kBobIp, wire::kBobIp), reply).outcome, HostOutcome::kConflict);
