@@ -43,11 +43,11 @@ if _has_backends:
     class SluiceBackend(Operations, c10d.Backend):
         """A process group's operations; made by torch. Any thread may call any method."""
 
-        def __init__(self, store, name, rank, size, ranks, timeout, options=None):
+        def __init__(self, store, name, rank, size, ranks, timeout, options=None, alone_as=None):
             c10d.Backend.__init__(self, rank, size)
             self._options = options or c10d.Backend.Options(_NAME, timeout=timeout)
             self._ranks = ranks
-            self.prepare(store, name, rank, size, ranks, timeout)
+            self.prepare(store, name, rank, size, ranks, timeout, alone_as)
             _alive.add(self)
 
         def _end(self, why, how):

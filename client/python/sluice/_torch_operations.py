@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import ReduceOp
 from sluice import _settings, _torch_session, errors
 from sluice._torch_dynamo import unseen
 from sluice._torch_gloo import Inner
+from sluice._torch_monitored import MonitoredBarrier
 from sluice._torch_work import Kept, Work
 
 _log = logging.getLogger("sluice")
@@ -53,16 +54,23 @@ def _forwarded(kind, *names):
 class _Group:
     """A process group's two ways, and which one is open."""
 
-    def prepare(self, store, name, rank, size, ranks, timeout):
+    def prepare(self, store, name, rank, size, ranks, timeout, alone_as=None):
         """`ranks`: the group's in the world, in its order; [] for the default group. Blocks until
-        they have joined where no session with the appliance serves them yet."""
+        they have joined where no session with the appliance serves them yet. `alone_as`: this
+        rank's number in the world, of a group with a session to itself, whose job has its name."""
         self._name, self._own, self._count, self._timeout = name, rank, size, timeout
-        self._in_order = list(ranks) == sorted(ranks)
+        self._in_order, self._is_default = list(ranks) == sorted(ranks), not ranks
         self._inner = Inner(store, rank, size, timeout)
+        self._monitored = MonitoredBarrier(store, rank, size)
         self._forced = _settings.collectives()
         self._kept, self._ended, self._number = None, None, 0
-        self._shared = self._box = None
-        if self._forced != "gloo":
+        self._shared = self._box = self._error = None
+        if self._forced == "gloo":
+            return
+        if alone_as is not None:
+            self._shared, self._box = _torch_session.alone(store, name, rank, size, alone_as,
+                                                           timeout)
+        else:
             world_rank = dist.get_rank() if dist.is_initialized() else rank
             self._shared, self._box = _torch_session.joined(store, name, rank, size, ranks,
                                                             world_rank, timeout)
@@ -95,7 +103,7 @@ class _Group:
         _say(kind, f"through the appliance at {self._shared.session.address}")
         self._number += 1
         what = (self._own, self._name, kind, tensors[0] if tensors else None)
-        work = Work(self._begun(begin), tensors, what, finish, after)
+        work = Work(self._begun(begin), tensors, what, finish, after, self._note)
         return work if self._kept is None else self._kept.add(work)
 
     def _begun(self, begin):
@@ -107,6 +115,13 @@ class _Group:
                 for ticket in self._box.open()[:1]:
                     with contextlib.suppress(errors.Error):
                         ticket.wait()
+
+    def _note(self, error):
+        self._error = self._error or error
+
+    def errored(self):
+        """The first error of an operation through the box; None while there was none."""
+        return self._error
 
     def _check(self):
         if self._ended is not None:
@@ -257,14 +272,15 @@ class Operations(_Group):
     send = _forwarded("send", "send")
     recv = _forwarded("recv", "recv")
     recv_anysource = _forwarded("recv from any rank", "recv_anysource")
-    _monitored_barrier = _forwarded("monitored_barrier", "monitored_barrier")
 
+    @unseen
     def monitored_barrier(self, timeout, wait_all_ranks=False):
         """`timeout` a timedelta, or options that have one, as C++ gives it."""
-        timeout = getattr(timeout, "timeout", timeout)
-        if timeout.total_seconds() < 0:
-            timeout = self._timeout
-        self._monitored_barrier(timeout, wait_all_ranks)
+        self._check()
+        seconds = getattr(timeout, "timeout", timeout).total_seconds()
+        _say("monitored_barrier", "through the process group's store")
+        self._monitored.wait(seconds if seconds >= 0 else self._timeout.total_seconds(),
+                             wait_all_ranks)
 
     # ---- the group's life ----
 
@@ -302,7 +318,7 @@ class Operations(_Group):
             return
         under_way = self._box.open()
         try:
-            if how == "abort" and self._shared.is_of(self._box):
+            if how == "abort" and (self._is_default or not self._shared.is_shared()):
                 self._shared.forget()
                 self._shared.session.abort(f"abort() of process group '{self._name}'")
             else:

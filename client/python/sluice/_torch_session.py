@@ -15,7 +15,7 @@ from sluice.groups import Session
 _MOST_NAME_BYTES = 64  # of a group's name
 _WORLD = "world"
 _lock = threading.Lock()
-_open = {}  # _WORLD, or the ranks' numbers in the world -> Shared
+_open = {}  # _WORLD, the ranks' numbers in the world, or an object -> Shared
 
 
 class Shared:
@@ -31,9 +31,10 @@ class Shared:
             self._users += 1
         return made
 
-    def is_of(self, group):
-        """Whether the session has no ranks but those of `group`."""
-        return len(group.ranks) == self.session.world_size
+    def is_shared(self):
+        """Whether several process groups use the session."""
+        with _lock:
+            return self._users > 1
 
     def release(self):
         """One user less. Closes the session after the last; blocks for at most about 1 s."""
@@ -66,17 +67,28 @@ def joined(store, name, rank, size, ranks, world_rank, timeout):
         if world is not None:  # torch 1.13 tells nobody that a group was destroyed
             world.forget()
             world.session.close()
-        shared = Shared(_join(store, rank, size, ranks, world_rank, timeout), place)
-        with _lock:
-            _open[place] = shared
+        job = f"groups.{_digest(repr(list(ranks)))[:8]}" if ranks else "groups"
+        shared = _opened(place, store, job, rank, size, world_rank, timeout)
     return shared, shared.group(name, members)
 
 
-def _join(store, rank, size, ranks, world_rank, timeout):
+def alone(store, job, rank, size, world_rank, timeout):
+    """(Shared, group) of a session that serves no other process group, a job `job` of its own.
+    Blocks until its ranks have joined. Raises what sluice.Session raises."""
+    shared = _opened(object(), store, job, rank, size, world_rank, timeout)
+    return shared, shared.group(job, range(size))
+
+
+def _opened(place, store, job, rank, size, world_rank, timeout):
+    shared = Shared(_join(store, job, rank, size, world_rank, timeout), place)
+    with _lock:
+        _open[place] = shared
+    return shared
+
+
+def _join(store, job, rank, size, world_rank, timeout):
     _settings.check_inproc(os.environ.get("SLUICE_ADDRESS", ""), size, "the process group")
-    name = f"{_settings.job_name(None)}.groups"
-    if ranks:
-        name += f".{_digest(repr(list(ranks)))[:8]}"
+    name = f"{_settings.job_name(None)}.{job}"
     address = _settings.address(None, world_rank)
     seconds = min(max(timeout.total_seconds(), 1.0), 86_400.0)
     return Session(address, job=name, rank=rank, world_size=size, run_id=_run_id(store, rank),

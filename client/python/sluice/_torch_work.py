@@ -13,25 +13,26 @@ import torch
 from torch._C._distributed_c10d import Work as _Work
 
 from sluice._torch_dynamo import unseen
-from sluice.errors import Error
+from sluice.errors import Error, TimedOut
 
 
 class Work(_Work):
     """One operation under way. Any thread may call any method."""
 
-    def __init__(self, ticket, tensors, what, finish=None, after=()):
+    def __init__(self, ticket, tensors, what, finish=None, after=(), failed=None):
         """ticket    of sluice.Group
         tensors   the list that result() and the future give
         what      (rank, group's name, kind, tensor or None), which an error names
         finish    copies to where the caller wants the values; None: the box wrote them there
-        after     tickets that must be over too, for a barrier"""
+        after     tickets that must be over too, for a barrier
+        failed    called with the error that the operation has ended with"""
         super().__init__()
         self._ticket, self._tensors, self._what = ticket, tensors, what
-        self._finish, self._after = finish, after
+        self._finish, self._after, self._failed = finish, after, failed
         self._lock = threading.Lock()
         self._error = None
         self._is_settled = False
-        self._future = None
+        self._future = self._over = None
 
     @unseen
     def is_completed(self):
@@ -59,6 +60,7 @@ class Work(_Work):
                 if not ticket.done():
                     raise self._named(error) from None
         self._settle()
+        self._complete()
         if self._error is not None:
             raise self._error
         return True
@@ -71,13 +73,17 @@ class Work(_Work):
 
     @unseen
     def get_future(self):
+        """Done when wait() has returned, at the latest."""
         with self._lock:
             if self._future is not None:
                 return self._future
-            over = torch.futures.Future()
-            self._future = over.then(self._checked)
+            self._over = torch.futures.Future()
+            self._future = self._over.then(self._checked)
             tickets = (*self._after, self._ticket)
             left = len(tickets)
+        if self.is_completed():
+            self._complete()
+            return self._future
 
         def ended():
             nonlocal left
@@ -85,10 +91,16 @@ class Work(_Work):
                 left -= 1
                 is_last = left == 0
             if is_last:
-                over.set_result(None)
+                self._complete()
         for ticket in tickets:  # each holds this work until then, though nobody else may
             ticket.on_done(ended)
         return self._future
+
+    def _complete(self):
+        with self._lock:
+            over, self._over = self._over, None
+        if over is not None:
+            over.set_result(None)
 
     def _checked(self, _over):
         self._settle()
@@ -103,6 +115,8 @@ class Work(_Work):
             error = self._ticket.error
             if error is not None:
                 error = self._named(error)
+                if self._failed is not None:
+                    self._failed(error)
             elif self._finish is not None:
                 with torch.inference_mode():  # as the box, which asks nobody's leave to write
                     self._finish()
@@ -113,7 +127,8 @@ class Work(_Work):
         rank, group, kind, tensor = self._what
         of = ("" if tensor is None else
               f" of {tensor.numel():,} {str(tensor.dtype).replace('torch.', '')}")
-        return type(error)(f"rank {rank} of group '{group}', {kind}{of}: {error}")
+        late = "Timed out waiting: " if isinstance(error, TimedOut) else ""  # as Gloo says
+        return type(error)(f"rank {rank} of group '{group}', {kind}{of}: {late}{error}")
 
 
 class Kept:

@@ -4,8 +4,9 @@ The text is the library's own: one line with the cause, the values involved and 
 """
 
 
-class Error(Exception):
-    """Base of all errors of this package. `status` is the number in sluice.h, 0 if it has none."""
+class Error(RuntimeError):
+    """Base of all errors of this package; a RuntimeError, as torch.distributed's are. `status` is
+    the number in sluice.h, 0 if it has none."""
 
     status = 0
 
