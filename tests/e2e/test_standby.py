@@ -98,3 +98,15 @@ def test_a_job_that_cannot_move_is_refused_with_the_reason():
         worker = start(lab, 0, lab.url, 0, 3, steps=10, elems=100, k=2)
         fails(finish(worker), "a job with k < n does not move", "one address",
               status="invalid argument")
+
+
+def test_ranks_that_list_the_boxes_in_other_orders_end_with_who_is_missing():
+    with Lab(hosts=2, standby=True) as lab:
+        lab.start_appliance(BUILD)
+        lab.start_appliance(BUILD, standby=True)
+        first, second = lab.url.removeprefix("udp://").split(",")
+        workers = [start(lab, rank, f"udp://{address}", rank, 2, steps=10, elems=100,
+                         join_timeout_ms=8000)
+                   for rank, address in enumerate((f"{first},{second}", f"{second},{first}"))]
+        for rank, worker in enumerate(workers):
+            fails(finish(worker), f"rank {1 - rank}", status="timed out")
