@@ -36,18 +36,18 @@ def library():
 
 
 @contextlib.contextmanager
-def _running_appliance(tmp_path_factory, more=""):
+def _running_appliance(tmp_path_factory, more="", ports=PORTS, limit=""):
     from sluice._box import LocalBox
 
     class Box(LocalBox):
         def _configuration(self):
-            return super()._configuration() + more
+            return super()._configuration().replace("[limits]", f"[limits]\n{limit}") + more
 
     binary = BUILD / "dataplane" / "sluiced"
     if not binary.exists():
         pytest.skip(f"{binary} is not built")
     folder = tmp_path_factory.mktemp("box")
-    with Box(str(binary), folder, folder / "sluiced.log", PORTS) as box:
+    with Box(str(binary), folder, folder / "sluiced.log", ports) as box:
         yield box
         assert box.exit_text() == "", box.log_tail()
 
@@ -56,6 +56,15 @@ def _running_appliance(tmp_path_factory, more=""):
 def appliance(library, tmp_path_factory):
     """A sluiced with PORTS vhost-user ports, shared by the tests of one file."""
     with _running_appliance(tmp_path_factory) as box:
+        yield box
+
+
+@pytest.fixture(scope="module")
+def backend_appliance(library, tmp_path_factory):
+    """Another one, with twice as many ports and an eighth of 128 MiB for a job of operations, which
+    is soon made."""
+    with _running_appliance(tmp_path_factory, ports=2 * PORTS,
+                            limit="job_memory_mib = 128") as box:
         yield box
 
 
