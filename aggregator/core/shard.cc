@@ -153,7 +153,9 @@ void Shard::reopen(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs n
          job_slice.pieces_of(stream).collective.step == slice.record.step);
   if (!slot.abandoned()) job_slice.slots_in_use.add(1);
   slot.open(slice.record.step);
-  std::fill_n(slice.mask_of(slot_index), slice.mask_word_count, std::uint64_t{0});
+  std::uint64_t* const mask = slice.mask_of(slot_index);
+  *mask = 0;  // the only word of most jobs: no call
+  if (slice.mask_word_count > 1) std::fill_n(mask, slice.mask_word_count, std::uint64_t{0});
   if (stream == StreamId::kGradients)
     job_slice.gradients.open_sum(slot_index, now);
   else

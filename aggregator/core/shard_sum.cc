@@ -285,34 +285,6 @@ Shard::Location Shard::locate(const wire::Packet& packet) const noexcept {
   return found;
 }
 
-// Handles several chunks of a block one by one; the packet's verdict is the most useful one. A
-// block lies in one slice and one step, so the slots of its chunks are neighbours.
-Verdict Shard::contribute_each(Job& job, const wire::Packet& packet, std::uint32_t first_slot,
-                               TimeNs now) noexcept {
-  const std::uint64_t chunks = packet.chunks();
-  const int first = std::countr_zero(chunks);
-  const auto& body = packet.body<wire::Contribution>();
-  const auto last = body.chunk + static_cast<ChunkIndex>(std::bit_width(chunks) - 1 - first);
-  if (const Verdict whole = check_chunk(job, StreamId::kGradients, last);
-      whole != Verdict::kAccepted)
-    return whole;
-  const bool sparse = body.flow.flags & wire::kFlagSparse;
-  std::span<const std::uint8_t> entries = packet.payload();
-  Verdict best = Verdict::kAccepted;
-  for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {
-    const auto slot = first_slot + static_cast<std::uint32_t>(std::countr_zero(rest) - first);
-    DCHECK(first_slot == kNoSlot || slot < job.slices[id_.value].gradients.slots.size());
-    wire::SparseEntry entry;
-    if ((packet.filled() & rest & -rest) != 0)
-      entry = wire::take_entry(entries, body.elem_count, body.dtype);
-    const Verdict verdict = contribute(job, packet, slot, sparse ? &entry : nullptr, now);
-    if (best == Verdict::kAccepted || is_better(verdict, best)) best = verdict;
-  }
-  DCHECK(best != Verdict::kAccepted);
-  DCHECK(!sparse || entries.empty());  // each entry belongs to a chunk
-  return best;
-}
-
 Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t slot_index,
                           const wire::SparseEntry* entry, TimeNs now) noexcept {
   const auto& body = packet.body<wire::Contribution>();
@@ -381,8 +353,10 @@ bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noe
   DCHECK(slice.slots[slot_index].open_for(slice.record.step));
   DCHECK(sum.data_count <= slice.slots[slot_index].count);
   if (!satisfied(slice, slot_index)) return false;
-  sum.eligible_count =
-      slice.record.eligible_count(slice.mask_of(slot_index), slice.mask_word_count);
+  const std::uint64_t* const mask = slice.mask_of(slot_index);
+  const bool all_in = slice.record.eligible.subset_of(mask, slice.mask_word_count);
+  sum.eligible_count = all_in ? slice.slots[slot_index].count
+                              : slice.record.eligible_count(mask, slice.mask_word_count);
   CHECK(sum.eligible_count >= slice.slots[slot_index].count);
   if (slice.in_rank_order()) accumulate_turns(job, slice, slot_index, nullptr);
   DCHECK(sum.begun == sum.has_data());

@@ -321,7 +321,7 @@ std::size_t Shard::list_chunks(const GradientSlice& slice, const ResultPart& par
   DCHECK((chunks >> (part.slot_index - first) & 1) != 0);
   std::uint64_t filled = 0;
   std::uint8_t* at = out + (sparse ? wire::kSparseHeadBytes : sizeof chunks);
-  for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {
+  for (std::uint64_t rest = sparse ? chunks : 0; rest != 0; rest &= rest - 1) {
     const std::size_t other = first + static_cast<std::size_t>(std::countr_zero(rest));
     const std::span<const std::uint8_t> entry = slice.payload_of(other);
     body.feedback.priority = std::min(body.feedback.priority, slice.slots[other].priority);

@@ -3,6 +3,15 @@
 #include "aggregator/core/slice.h"
 
 namespace sluice::agg {
+namespace {
+
+// Most jobs have one word of ranks, and need no call to compare it.
+bool same_ranks(std::span<const std::uint64_t> left,
+                std::span<const std::uint64_t> right) noexcept {
+  return left.front() == right.front() && (left.size() == 1 || std::ranges::equal(left, right));
+}
+
+}  // namespace
 
 // Whether the results of two slots, the left one of which can share, differ only in the chunk and
 // its values, so that one packet with enough room can carry both.
@@ -13,8 +22,8 @@ bool GradientSlice::alike(std::size_t left, std::size_t right) const noexcept {
   return can_share(right) && slots[right].complete_for(slots[left].step) &&
          a.has_data() == b.has_data() && a.elem_count == b.elem_count && a.result == b.result &&
          a.is_mean() == b.is_mean() && a.finite == b.finite && a.weight == b.weight && a.k == b.k &&
-         a.eligible_count == b.eligible_count &&
-         std::ranges::equal(mask_of(left), mask_of(right)) && !a.unwanted && !b.unwanted;
+         a.eligible_count == b.eligible_count && same_ranks(mask_of(left), mask_of(right)) &&
+         !a.unwanted && !b.unwanted;
 }
 
 bool GradientSlice::consistent(std::size_t slot_index) const noexcept {
