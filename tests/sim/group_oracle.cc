@@ -92,7 +92,8 @@ void GroupWorld::check_output(std::uint16_t rank, std::size_t group, std::uint64
              std::to_string(number) + " of group " + std::to_string(group));
 }
 
-// An operation is completed for all or ended for all, but for the one that members disagree about.
+// An operation is completed for all or ended for all, but for the one that members disagree about
+// and for later broadcasts, which need their root alone.
 void GroupWorld::check_agreement() {
   for (std::size_t group = 0; group < options_.groups.size(); ++group) {
     const auto& plan = options_.groups[group];
@@ -106,8 +107,10 @@ void GroupWorld::check_agreement() {
         text += " rank " + std::to_string(rank.value) + ": " +
                 (one->text.empty() ? "ok" : one->text) + ";";
       }
-      const bool disputed =
-          options_.disagreement && group == 0 && options_.disagreement->number == number;
+      const bool disputed = options_.disagreement && group == 0 &&
+                            (options_.disagreement->number == number ||
+                             (options_.disagreement->number < number &&
+                              plan.operations[number].kind == wire::OperationKind::kBroadcast));
       if (codes.size() > 1 && is_global(plan.operations[number].kind) && !disputed)
         violated("members are told different things of operation " + std::to_string(number) +
                  " of group " + std::to_string(group) + ":" + text);

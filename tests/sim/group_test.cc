@@ -130,6 +130,29 @@ TEST(Groups, OperationsThatDisagreeInBytesAloneOverSeveralShardsAreNamed) {
   }
 }
 
+TEST(Groups, ABroadcastAfterADisagreementReachesThoseThatAgreeWithItsRoot) {
+  PlannedOperation gather{.kind = OperationKind::kAllGather, .bytes = 256};
+  GroupWorldOptions options =
+      world_of(3, {gather, broadcast(100, 0), all_reduce(400), broadcast(100, 0)});
+  options.disagreement = GroupWorldOptions::Disagreement{.rank = Rank{2}, .number = 0};
+  for (Pace& pace : options.paces) pace.depth = 2;
+  options.paces[2].start_ns = kSecond;
+  GroupWorld world(options);
+  expect_sound(world);
+  const auto code_of = [&](std::uint16_t rank, std::uint64_t number) {
+    return world.told(Rank{rank}, 0, number)->code;
+  };
+  EXPECT_EQ(code_of(0, 1), StatusCode::kOk) << "the root is done when the appliance has the bytes";
+  EXPECT_EQ(code_of(1, 1), StatusCode::kOk);
+  EXPECT_EQ(code_of(2, 1), StatusCode::kInvalidArgument);
+  for (const std::uint16_t rank : {0, 1, 2}) {
+    EXPECT_EQ(code_of(rank, 0), StatusCode::kInvalidArgument);
+    EXPECT_EQ(code_of(rank, 2), StatusCode::kInvalidArgument);
+    EXPECT_EQ(code_of(rank, 3), StatusCode::kInvalidArgument) << "its root knew of the break";
+  }
+  EXPECT_EQ(run_groups(draw_groups(1588)).violations, "");
+}
+
 TEST(Groups, AnUrgentSmallOperationPassesABigOne) {
   GroupWorldOptions options = world_of(2, {all_reduce(2'000'000), all_reduce(64, 0)});
   options.bytes_per_ns = 0.1;

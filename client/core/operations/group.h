@@ -7,6 +7,7 @@
 // only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -55,8 +56,11 @@ class Group {
 
   // ---- what leaves; sequences are in the order of wire::Sequence ----
   bool poll_call(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
-  // Operations from here on may not be sent yet: others have to call theirs first.
-  std::uint64_t number_limit() const noexcept { return called_by_all_ + kKeptCalls; }
+  // Operations from here on may not be sent: others have to call theirs first, or this member had
+  // been told that the group is broken.
+  std::uint64_t number_limit() const noexcept {
+    return std::min(called_by_all_ + kKeptCalls, broken_from_);
+  }
   std::array<Sequence, wire::kSequenceCount>& sequences() noexcept { return sequences_; }
   const std::array<Sequence, wire::kSequenceCount>& sequences() const noexcept {
     return sequences_;
@@ -124,6 +128,7 @@ class Group {
   std::uint64_t called_by_all_ = 0;
   std::uint8_t ended_ = 0;       // see wire::GroupState
   bool broken_ = false;          // a member is lost, or two have called different operations
+  std::uint64_t broken_from_ = UINT64_MAX;  // the first operation that was called after that
   std::size_t open_count_ = 0;   // operations whose event is not out
   TimeNs quiet_until_ns_ = 0;    // no call is due before
   std::deque<Waiting> waiting_;  // until it is made

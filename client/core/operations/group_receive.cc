@@ -79,6 +79,7 @@ Verdict Group::handle_outcome(const wire::Packet& packet, TimeNs now) {
 // All that is open is asked about at once, and then again as calls are that are not noted.
 void Group::note_broken(TimeNs now) noexcept {
   if (std::exchange(broken_, true)) return;
+  broken_from_ = next_;
   ask_about_all(now);
 }
 

@@ -844,18 +844,25 @@ SLUICE_API sluice_status sluice_get_clocks(sluice_job* job, uint32_t layer, slui
  * exact to the rounding of float32, and all members get the same bits; a sum of 16-bit elements is
  * rounded once.
  *
- * An operation that was called always ends, for all members alike, with one of
+ * An operation that was called always ends, with one of
  *  - SLUICE_OK;
  *  - SLUICE_TIMED_OUT: a rank has given it up (timeout_ms, sluice_cancel()). The text names that
  *    rank, and those that had not called it. The group goes on: its next operation works;
  *  - SLUICE_INVALID_ARGUMENT: two members have called different operations. The text has both, with
- *    their ranks. The group is broken, and its later operations end so too;
+ *    their ranks. The group is broken, and what a member calls once it knows ends so too;
  *  - SLUICE_PEER_LOST: a member has left or was lost, and an operation lacks it. The group is
  *    broken; groups without that rank go on;
  *  - SLUICE_REFUSED: the group could not be made; SLUICE_EXHAUSTED: the job's memory at the
  *    appliance has no room for its first operation of this kind;
  *  - the job's failure, or SLUICE_CLOSED.
- * After all but SLUICE_OK the output is unspecified. */
+ * After all but SLUICE_OK the output is unspecified.
+ *
+ * All-reduce, all-gather and barrier end alike for all members. Of the other kinds a member may have
+ * had SLUICE_OK already when the operation fails for others, since its own part was over: a reduce
+ * for all but its root, a reduce-scatter for the members whose part is complete. A broadcast is
+ * over for its root when the appliance has the bytes. It ends alike as long as all members have
+ * called the same operations before it; after a disagreement some have the root's bytes and some
+ * fail. */
 
 /* A group of a job's ranks. Belongs to its job, and is valid until sluice_close(). */
 typedef struct sluice_group sluice_group;

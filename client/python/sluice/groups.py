@@ -77,7 +77,10 @@ class Group:
 
     An operation ends with PeerLost when a member is lost, with InvalidArgument when two ranks
     called different ones (both are described), with the error of the session. Any of these breaks
-    the group. Busy is raised at the call when 256 operations are open.
+    the group: what a member calls once it knows fails too. Operations end alike on all members,
+    with exceptions that sluice.h lists: a member may have succeeded with its part of a reduce or a
+    reduce-scatter that fails for others, and after a disagreement with a broadcast. Busy is raised
+    at the call when 256 operations are open.
     """
 
     def __init__(self, handle, completions, pointer, name, ranks, own):
