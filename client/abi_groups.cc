@@ -161,7 +161,7 @@ sluice_status sluice_join_operations(const sluice_options* options, sluice_job**
     if (job == nullptr) return bad("job is NULL: nowhere to put the handle");
     *job = nullptr;
     JoinRequest request;
-    Status status = sluice::client::read_options(options, request);
+    Status status = sluice::client::read_options(options, request, true);
     if (status.ok()) status = check_plain(*options, request);
     if (!status.ok()) return status;
     request.session.operations = true;
@@ -197,6 +197,18 @@ sluice_status sluice_make_group(sluice_job* job, const char* name, const uint32_
 
 sluice_status sluice_leave_group(sluice_group* group) {
   return with_group(group, [&](JobGroups& groups) { return groups.leave(group->index); });
+}
+
+sluice_status sluice_abort_group(sluice_group* group) {
+  return with_group(group, [&](JobGroups& groups) { return groups.abort(group->index); });
+}
+
+sluice_status sluice_get_rank(sluice_job* job, uint32_t* rank) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (rank == nullptr) return bad("rank is NULL");
+    *rank = impl.rank().value;
+    return {};
+  });
 }
 
 sluice_status sluice_all_reduce(sluice_group* group, const void* input, void* output,

@@ -21,6 +21,7 @@ constexpr std::uint32_t kMostTimeoutMs = 24 * 3600 * 1000;
 
 static_assert(SLUICE_NO_BOUND == kNoBound);
 static_assert(static_cast<std::uint16_t>(SLUICE_RANK_BY_DIGITS) == kRankByDigits);
+static_assert(static_cast<std::uint16_t>(SLUICE_RANK_ANY) == kAnyRank.value);
 
 // The caller's options in the client's types.
 struct Asked {
@@ -174,7 +175,8 @@ Status check_names(const sluice_options& options) {
   return {};
 }
 
-Status check_rank(const sluice_options& options) {
+Status check_rank(const sluice_options& options, bool any_rank) {
+  if (any_rank && options.rank == SLUICE_RANK_ANY) return {};
   const bool cube = std::string_view(options.address).starts_with(kCubeScheme);
   if (options.rank < options.world_size || (cube && options.rank == SLUICE_RANK_BY_DIGITS))
     return {};
@@ -309,7 +311,7 @@ sluice_options default_options() {
   return defaults;
 }
 
-Status read_options(const sluice_options* options, JoinRequest& request) {
+Status read_options(const sluice_options* options, JoinRequest& request, bool any_rank) {
   Status status = check_struct(options, "sluice_options");
   if (!status.ok()) return status;
   sluice_options given = *options;
@@ -317,7 +319,7 @@ Status read_options(const sluice_options* options, JoinRequest& request) {
   status = check_names(given);
   if (status.ok()) status = complete_world_size(given);
   if (status.ok()) status = read_rows(given, asked);
-  if (status.ok()) status = check_rank(given);
+  if (status.ok()) status = check_rank(given, any_rank);
   if (status.ok()) status = read_environment(given, request);
   if (status.ok()) status = read_policy(given.policy, given.world_size, request.session);
   if (status.ok()) status = read_store(given, asked.store, request.session);

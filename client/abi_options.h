@@ -22,7 +22,8 @@ Status check_struct(const Struct* given, const char* name) {
 
 Status read_averaging(std::int32_t number, AveragingChoice& averaging);
 sluice_options default_options();
-Status read_options(const sluice_options* options, JoinRequest& request);
+// `any_rank`: SLUICE_RANK_ANY is a rank.
+Status read_options(const sluice_options* options, JoinRequest& request, bool any_rank = false);
 Status read_tensors(const sluice_tensor* tensors, std::size_t count, JoinRequest& request);
 
 }  // namespace sluice::client

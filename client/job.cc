@@ -60,8 +60,7 @@ Status Job::join(JoinRequest request, std::unique_ptr<Job>& job) {
   std::unique_ptr<Job> made(new Job(request, parts));
   if (Status status = made->open_trace(request, made->shared_.driven); !status.ok())
     return at_place(request, status);
-  const std::string who =
-      "job '" + request.session.job_name + "' rank " + std::to_string(made->rank_.value);
+  const std::string who = "job '" + request.session.job_name + "' " + rank_words(made->rank_);
   if (Status status = made->attach_device(std::move(device).value(), request.session.prune, who);
       !status.ok())
     return at_place(request, status);
@@ -70,6 +69,11 @@ Status Job::join(JoinRequest request, std::unique_ptr<Job>& job) {
                                                made->trace_.get());
   made->progress_->start();
   if (Status status = made->wait_joined(); !status.ok()) return status;
+  if (asks_any_rank(request.session)) {
+    const Lock lock = made->shared_.mutex.lock();
+    made->rank_ = made->shared_.session.groups()->own_rank();
+    made->place_ = made->shared_.session.place();
+  }
   request.log.write(SLUICE_LOG_INFO,
                     "job \"" + request.session.job_name + "\" at " + request.address + ": rank " +
                         std::to_string(made->rank_.value) + " of " +

@@ -38,6 +38,16 @@ Status JobGroups::leave(std::uint32_t index) {
   });
 }
 
+Status JobGroups::abort(std::uint32_t index) {
+  return with_groups([&](Job::Lock&, GroupStream& groups) {
+    Status status = job_.shared_.status();
+    if (!status.ok()) return status;
+    status = groups.abort(index, monotonic_now());
+    job_.shared_.wake();
+    return status;
+  });
+}
+
 Status JobGroups::call(std::uint32_t index, OperationCall call, std::uint64_t& number) {
   return with_groups([&](Job::Lock&, GroupStream& groups) {
     Status status = job_.shared_.status();

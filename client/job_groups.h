@@ -20,6 +20,7 @@ class JobGroups {
   // As GroupStream's.
   Status make(const std::string& name, const std::vector<Rank>& ranks, std::uint32_t& index);
   Status leave(std::uint32_t index);
+  Status abort(std::uint32_t index);
   Status call(std::uint32_t index, OperationCall call, std::uint64_t& number);
   Status cancel(std::uint32_t index, std::uint64_t number);
   // Not `over`: the status is that of the wait.

@@ -21,6 +21,7 @@ struct Id {
 
 using JobId = Id<struct JobTag, std::uint16_t>;      // index into the appliance's job table
 using Rank = Id<struct RankTag, std::uint16_t>;      // 0 .. world size - 1
+inline constexpr Rank kAnyRank{UINT16_MAX};          // of a join: the job gives one
 using ShardId = Id<struct ShardTag, std::uint16_t>;  // 0 .. shards - 1
 using PathId = Id<struct PathTag, std::uint32_t>;    // names a proven network path of a member
 

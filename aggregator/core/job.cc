@@ -91,7 +91,8 @@ std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
     total_bytes += StoreShard::memory_bytes(*spec.store, ShardId{shard}, spec.shard_count) +
                    spec.world_size * sizeof(StoreJoiner);
   if (spec.operations)
-    total_bytes += spec.shard_count * OperationShard::memory_bytes(*spec.operations);
+    total_bytes += spec.shard_count * OperationShard::memory_bytes(*spec.operations) +
+                   spec.operations->group_bytes;
   total_bytes += gradient_chunks * (8 * sign_words_of(spec) + 1);
   total_bytes += reproducible_bytes(spec);
   const std::size_t masks = may_abstain ? 2 : 1;  // beside each slot's own

@@ -71,6 +71,7 @@ void Shard::handle_groups(Job& job, const ShardCommand& command) noexcept {
       break;
     case OperationsRequest::Kind::kHold: operations.hold(what); break;
     case OperationsRequest::Kind::kSettled: operations.settled(*what.group); break;
+    case OperationsRequest::Kind::kBreak: operations.remove_member(what.rank, what.group); break;
   }
   follow_groups(job);
 }

@@ -135,7 +135,7 @@ Refusal check_request(const JoinRequest& request, const JobsOptions& options) {
         text("job '%s' has world size %u, this appliance serves 1 to %zu workers a job: "
              "raise limits.workers_per_job (%zu at most)",
              name.c_str(), world_size, std::min(options.max_workers, kMaxWorkers), kMaxWorkers));
-  if (rank >= world_size)
+  if (rank >= world_size && !request.asks_any_rank())
     return no(RefuseCode::kBadRequest,
               text("rank %u is outside job '%s' with world size %u (ranks 0 to %u)", rank,
                    name.c_str(), world_size, world_size - 1));
@@ -207,6 +207,7 @@ Refusal check_agreement(const JoinRequest& request, const JobsOptions& options,
                    rank, std::string(request.address).c_str(), unsigned{join.world_size}, name,
                    unsigned{entry.world_size()}, first, entry.members[first].address.c_str()));
   if (Refusal refusal = check_store_agreement(request, entry); !refusal.ok()) return refusal;
+  if (Refusal refusal = check_operations_agreement(request, entry); !refusal.ok()) return refusal;
   if (entry.spec.chunk_bytes != join.chunk_bytes)
     return no(
         RefuseCode::kLayout,
@@ -298,7 +299,7 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& latest, co
   spec.chunk_counts = {sums ? join.layouts[kTensorStream].chunk_count : 0, kCollectiveChunks, 0};
   spec.max_elems = {join.layouts[kTensorStream].max_elems, 0, 0};
   size_windows(spec, options.max_job_memory_bytes);
-  CHECK(request.rank.value < spec.world_size);
+  CHECK(request.rank.value < spec.world_size || request.asks_any_rank());
   CHECK(sums == (spec.chunk_counts[index_of(StreamId::kGradients)] != 0));
   if (Refusal refusal = check_shares(request, spec, options, usage); !refusal.ok())
     return refuse_job(std::move(refusal));

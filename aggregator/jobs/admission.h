@@ -24,6 +24,10 @@ struct JoinRequest {
   std::span<const std::uint8_t> prints{};  // of its tensors, as they travel
 
   std::string_view name() const noexcept { return {join.name, join.name_bytes}; }
+  // The job of kind operations gives a rank to it.
+  bool asks_any_rank() const noexcept {
+    return rank == kAnyRank && join.kind == JobKind::kOperations;
+  }
 };
 
 struct [[nodiscard]] Refusal {
@@ -123,6 +127,8 @@ Refusal check_store_request(const JoinRequest& request, const JobsOptions& optio
 Refusal check_store_agreement(const JoinRequest& request, const JobEntry& entry);
 // The same of operations: operations_request.cc.
 Refusal check_operations_request(const JoinRequest& request, const JobsOptions& options);
+// Whether both mean an elastic job, or both do not.
+Refusal check_operations_agreement(const JoinRequest& request, const JobEntry& entry);
 OperationsSpec operations_spec(const JoinRequest& request, const JobsOptions& options) noexcept;
 StoreSpec store_spec(const JoinRequest& request, const JobsOptions& options) noexcept;
 // Whether the process may be in a job that goes on from an appliance that is lost: the job is

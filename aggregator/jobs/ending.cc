@@ -225,7 +225,11 @@ void JobControl::remove_member(Rank rank) {
 void JobControl::note_loss(Rank rank, wire::NoticeCode code, std::string why, TimeNs now) {
   CHECK(!why.empty() && !entry_.member(rank).live());
   entry_.loss = std::move(why);
-  if (entry_.live_count() == 0 && !keep(now)) fail(code, rank, entry_.loss, now);
+  if (entry_.live_count() != 0 || keep(now)) return;
+  if (entry_.is_elastic())
+    retire(now);  // its next process begins it anew
+  else
+    fail(code, rank, entry_.loss, now);
 }
 
 // ---- the job ----

@@ -40,6 +40,21 @@ bool JobEntry::can_give_state(Rank rank, Rank target) const noexcept {
          !resyncs.in_line(rank);
 }
 
+std::optional<Rank> JobEntry::rank_for(std::uint64_t nonce) const noexcept {
+  const auto find = [&](auto is_one) -> std::optional<Rank> {
+    const auto found = std::ranges::find_if(members, is_one);
+    if (found == members.end()) return {};
+    return Rank{static_cast<std::uint16_t>(found - members.begin())};
+  };
+  if (const auto own = find([&](const MemberEntry& one) {
+        return one.cookie != 0 && (one.nonce == nonce || one.stale_nonce == nonce);
+      }))
+    return own;
+  if (const auto fresh = find([](const MemberEntry& one) { return one.is(MemberPhase::kFree); }))
+    return fresh;
+  return find([](const MemberEntry& one) { return !one.live(); });
+}
+
 bool JobEntry::may_yield(TimeNs now) const noexcept {
   if (is_kept()) return now - kept_since_ns >= kYieldAfter;
   return forming() && job != nullptr && now - held_since_ns >= kYieldAfter;

@@ -240,6 +240,11 @@ struct JobEntry {
   bool is_store() const noexcept { return spec.store.has_value(); }
   // Its groups break where they lose a rank, and the others go on.
   bool is_operations() const noexcept { return spec.operations.has_value(); }
+  // Its processes come and go, and get their ranks from the job.
+  bool is_elastic() const noexcept { return is_operations() && spec.operations->elastic; }
+  // Of an elastic job: the rank of the process with this nonce, else one that no process has. None:
+  // it has as many processes as it may have.
+  std::optional<Rank> rank_for(std::uint64_t nonce) const noexcept;
   // It may give way to a job that finds no room: nobody can hurry what it waits for, and it has
   // waited for long enough.
   bool may_yield(TimeNs now) const noexcept;

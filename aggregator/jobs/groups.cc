@@ -33,6 +33,11 @@ std::uint16_t Groups::free_id() const noexcept {
   return id;
 }
 
+// At the appliance, besides slots.
+std::size_t Groups::bytes_of(std::size_t member_count) const noexcept {
+  return Group::memory_bytes(member_count, entry_.world_size(), entry_.spec.shard_count);
+}
+
 Groups::Answer Groups::make(Rank rank, std::string_view name, const MemberMask& ranks) {
   CHECK(entry_.is_operations() && entry_.running() && !name.empty());
   const std::string shown = printable(name);
@@ -72,6 +77,16 @@ Groups::Answer Groups::make(Rank rank, std::string_view name, const MemberMask& 
   const std::uint16_t id = free_id();
   if (id == kMaxGroups)
     return refuse(text("the job has %zu groups, and may have no more: leave one", kMaxGroups));
+  const std::size_t needed_bytes = bytes_of(members.size());
+  const std::size_t group_bytes = entry_.spec.operations->group_bytes;
+  std::size_t used_bytes = 0;
+  for (const Entry& one : groups_) used_bytes += bytes_of(one.group->members.size());
+  if (used_bytes + needed_bytes > group_bytes)
+    return refuse(
+        text("it needs %zu KiB, and the %zu groups of the job have %zu of %zu KiB: leave "
+             "one, or raise limits.job_memory_mib (%zu)",
+             (needed_bytes + 1023) >> 10, groups_.size(), used_bytes >> 10, group_bytes >> 10,
+             entry_.options->max_job_memory_bytes >> 20));
   if (!reservations_) reservations_.emplace(*entry_.spec.operations);
   groups_.push_back(
       {.name = std::string(name),
@@ -86,6 +101,16 @@ Groups::Answer Groups::make(Rank rank, std::string_view name, const MemberMask& 
 
 void Groups::leave(Rank rank, std::string_view name) {
   if (Entry* const known = find(name); known != nullptr) depart(*known, rank);
+}
+
+void Groups::abort(Rank rank, std::string_view name) {
+  Entry* const known = find(name);
+  if (known == nullptr || !known->present.test(rank)) return;
+  known->lost = rank.value;
+  OperationsRequest broken{.kind = OperationsRequest::Kind::kBreak, .group = known->group.get()};
+  broken.rank = rank;
+  command(ShardCommand::Kind::kGroups, broken);
+  depart(*known, rank);
 }
 
 void Groups::remove_member(Rank rank) {

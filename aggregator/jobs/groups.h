@@ -32,7 +32,9 @@ class Groups {
   Answer make(Rank rank, std::string_view name, const MemberMask& ranks);
   // A member calls no more operations of it.
   void leave(Rank rank, std::string_view name);
-  // Nor does a rank that has left the job or is lost. Its groups are broken.
+  // Nor does it complete what it has called: the group is broken.
+  void abort(Rank rank, std::string_view name);
+  // The same of a rank that has left the job or is lost, which the shards know.
   void remove_member(Rank rank);
   // A shard asks something of all of them.
   void handle(const OperationsRequest& request);
@@ -53,6 +55,7 @@ class Groups {
 
   Entry* find(std::string_view name) noexcept;
   std::uint16_t free_id() const noexcept;
+  std::size_t bytes_of(std::size_t member_count) const noexcept;
   void depart(Entry& entry, Rank rank);
   void command(ShardCommand::Kind kind, const OperationsRequest& request);
   Refusal refuse(std::string why) const;

@@ -17,8 +17,9 @@ std::string describe_operation(const wire::Operation& operation) {
 
 JobControl::JobControl(ControlContext& context, const JoinRequest& founder, JobSpec spec)
     : context_(context) {
-  CHECK(founder.rank.value < spec.world_size);
+  CHECK(founder.rank.value < spec.world_size || founder.asks_any_rank());
   const wire::Join& join = founder.join;
+  const Rank first = founder.asks_any_rank() ? Rank{0} : founder.rank;
   entry_.id = spec.id;
   entry_.serial = context_.next_serial++;
   entry_.name = spec.name;
@@ -34,11 +35,11 @@ JobControl::JobControl(ControlContext& context, const JoinRequest& founder, JobS
   entry_.tensor_count = join.tensor_count;
   entry_.print_tensors = join.print_tensors;
   entry_.prints.assign(founder.prints.begin(), founder.prints.end());
-  entry_.layout_rank = founder.rank;
+  entry_.layout_rank = first;
   entry_.founder_host = host_of(founder.address);
   entry_.datagram_bytes = join.datagram_bytes;
   entry_.members.resize(spec.world_size);
-  entry_.member(founder.rank).address = founder.address;
+  entry_.member(first).address = founder.address;
   entry_.memory_bytes = Job::memory_bytes(spec);
   entry_.spec = std::move(spec);
   entry_.options = context.options;
@@ -57,9 +58,25 @@ JobControl::JobControl(ControlContext& context, const JoinRequest& founder, JobS
 // ---- joins ----
 
 ControlResult JobControl::take_rank(const JoinRequest& asked, const Request& request) {
-  CHECK(entry_.listed && asked.rank.value < entry_.world_size());
+  CHECK(entry_.listed);
   entry_.asked_ns = request.now;
   if (entry_.memory() == JobMemory::kMaking) return preparing(request, entry_.percent_made());
+  if (asked.asks_any_rank()) {
+    Request given = request;
+    given.given = entry_.rank_for(asked.join.nonce);
+    if (!given.given)
+      return refuse(
+          request,
+          no(wire::RefuseCode::kLimit,
+             text("job '%s' has %u processes, and its world size allows no more: end one, "
+                  "or start the job with a greater world size",
+                  entry_.name.c_str(), unsigned{entry_.world_size()})),
+          true);
+    JoinRequest as = asked;
+    as.rank = *given.given;
+    return take_rank(as, given);
+  }
+  CHECK(asked.rank.value < entry_.world_size());
   const RankDecision decision = decide_rank(asked, entry_, context_.clock);
   switch (decision.kind) {
     case RankDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
@@ -116,13 +133,15 @@ void JobControl::revive(Rank rank, TimeNs now) {
 }
 
 void JobControl::start_if_complete(TimeNs now) {
-  if (!entry_.forming() || entry_.count(MemberPhase::kJoined) != entry_.world_size()) return;
+  const std::uint16_t needed = entry_.is_elastic() ? std::uint16_t{1} : entry_.world_size();
+  if (!entry_.forming() || entry_.count(MemberPhase::kJoined) < needed) return;
   CHECK(entry_.job != nullptr && entry_.memory() == JobMemory::kHeld);
   entry_.job->start(context_.clock.caller_time(now), entry_.resume_step());
   entry_.run();
   entry_.initial_ns = now;
   for (std::uint16_t rank = 0; rank < entry_.world_size(); ++rank)
-    context_.outbox.send(entry_, Rank{rank}, wire::PacketType::kStatus);
+    if (entry_.member(Rank{rank}).is(MemberPhase::kJoined))
+      context_.outbox.send(entry_, Rank{rank}, wire::PacketType::kStatus);
 }
 
 void JobControl::ask_members(const JoinRequest& asked) {
@@ -183,17 +202,19 @@ std::size_t JobControl::make_group(const Request& request) {
   const auto& body = request.packet.body<wire::MakeGroup>();
   if (!entry_.is_operations() || !entry_.running() || !member(request.rank()).live()) return 0;
   const std::string_view name(body.name, body.name_bytes);
-  if (body.leaves != 0) groups_.leave(request.rank(), name);
+  const bool makes = body.request == wire::GroupRequest::kMake;
+  if (body.request == wire::GroupRequest::kAbort) groups_.abort(request.rank(), name);
+  if (body.request == wire::GroupRequest::kLeave) groups_.leave(request.rank(), name);
   MemberMask ranks;
   for (std::size_t word = 0; word < request.packet.mask_word_count(); ++word)
     ranks.words()[word] = request.packet.mask_word(word);
   const Groups::Answer answer =
-      body.leaves != 0 ? Groups::Answer{} : groups_.make(request.rank(), name, ranks);
+      makes ? groups_.make(request.rank(), name, ranks) : Groups::Answer{};
   const std::string& why = answer.refusal.text;
   wire::GroupMade made{
       .number = body.number,
       .text_bytes = static_cast<std::uint16_t>(std::min(why.size(), kMaxTextBytes)),
-      .leaves = body.leaves};
+      .request = body.request};
   if (answer.group != nullptr) {
     made.group = answer.group->id;
     made.generation = answer.group->generation;

@@ -120,7 +120,7 @@ ControlResult Jobs::join(const Request& request) {
       control->adopt(asked);
       return control->take_rank(asked, request);
     case JobDecision::Kind::kMakeRoom:
-      if (all_ask(asked)) make_room(asked);
+      if (asked.asks_any_rank() || all_ask(asked)) make_room(asked);
       return preparing(request, 0);
     case JobDecision::Kind::kReplace:
     case JobDecision::Kind::kLater: return {.verdict = Verdict::kJoin};

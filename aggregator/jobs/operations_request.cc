@@ -1,4 +1,6 @@
 // The job of operations that a join asks for, and how much memory it gets.
+#include <algorithm>
+
 #include "aggregator/jobs/admission.h"
 #include "aggregator/jobs/text.h"
 #include "aggregator/operations/operations.h"
@@ -7,10 +9,12 @@ namespace sluice::agg {
 namespace {
 
 // A job of operations takes this part of what a job may have, and no more than that: its pages are
-// made at the join, a second a GiB, and its groups share them. It has the first slots of some 60
-// sequences with chunks for an MTU of 9,000, and of 340 for 1,500.
+// made at the join, a second a GiB, and its groups share them. It has the first slots of some 55
+// sequences with chunks for an MTU of 9,000, and of 300 for 1,500. A quarter at most is for the
+// groups themselves, which are made as they are asked for.
 constexpr std::size_t kShare = 8;
 constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+constexpr std::size_t kGroupsShare = 4;
 
 }  // namespace
 
@@ -18,12 +22,18 @@ OperationsSpec operations_spec(const JoinRequest& request, const JobsOptions& op
   OperationsSpec spec{.world_size = request.join.world_size,
                       .chunk_bytes = request.join.chunk_bytes,
                       .shard_count = options.shard_count};
+  const std::size_t job_bytes = std::min(options.max_job_memory_bytes / kShare, kMostBytes);
+  const std::size_t one_group_bytes =
+      Group::memory_bytes(spec.world_size, spec.world_size, spec.shard_count);
+  spec.group_bytes =
+      std::clamp(job_bytes / kGroupsShare, one_group_bytes, kMaxGroups * one_group_bytes);
+  spec.elastic = request.asks_any_rank();
   const std::size_t least = first_slots(spec.shard_count) / kChunksPerBlock / spec.shard_count;
   const std::size_t fixed_bytes = OperationShard::memory_bytes(spec);
   spec.page_count = 1;
   const std::size_t page_bytes = OperationShard::memory_bytes(spec) - fixed_bytes;
   const std::size_t shard_bytes =
-      std::min(options.max_job_memory_bytes / kShare, kMostBytes) / spec.shard_count;
+      (job_bytes - std::min(job_bytes, spec.group_bytes)) / spec.shard_count;
   const std::size_t pages =
       shard_bytes > fixed_bytes ? (shard_bytes - fixed_bytes) / page_bytes : 0;
   spec.page_count = static_cast<std::uint32_t>(std::max(pages, least));
@@ -45,6 +55,22 @@ Refusal check_operations_request(const JoinRequest& request, const JobsOptions&)
       text("job '%s' of kind operations has tensors, a policy, an averaging or a wire format, "
            "or goes on from another appliance: leave all of these out",
            printable(request.name()).c_str()));
+}
+
+Refusal check_operations_agreement(const JoinRequest& request, const JobEntry& entry) {
+  const bool any = request.asks_any_rank();
+  if (!entry.is_operations() || any == entry.is_elastic()) return {};
+  const std::string address(request.address);
+  if (any)
+    return no(
+        wire::RefuseCode::kBadRequest,
+        text("the process at %s asks job '%s' for any rank, and the job's processes have said "
+             "theirs: give it one of ranks 0 to %u",
+             address.c_str(), entry.name.c_str(), unsigned{entry.world_size()} - 1));
+  return no(wire::RefuseCode::kBadRequest,
+            text("the process at %s asks job '%s' for rank %u, and the job is elastic, so it gives "
+                 "ranks out itself: ask for any (elastic=True)",
+                 address.c_str(), entry.name.c_str(), unsigned{request.rank.value}));
 }
 
 }  // namespace sluice::agg

@@ -5,6 +5,8 @@
 // they decide nothing. An answer to a sender without proof is never longer than its request.
 #pragma once
 
+#include <optional>
+
 #include "aggregator/jobs/admission.h"
 
 namespace sluice::agg {
@@ -14,9 +16,10 @@ struct Request {
   const wire::Packet& packet;
   const Origin& origin;
   std::span<std::uint8_t> reply;
-  TimeNs now;  // active
+  TimeNs now;                   // active
+  std::optional<Rank> given{};  // by an elastic job
 
-  Rank rank() const noexcept { return Rank{packet.common().rank}; }
+  Rank rank() const noexcept { return given.value_or(Rank{packet.common().rank}); }
   const wire::Join& join() const noexcept { return packet.body<wire::Join>(); }
 };
 

@@ -32,7 +32,7 @@ Verdict Calls::call(std::size_t place, std::uint64_t number,
     if (number < called_by_all_) return Verdict::kTooOld;
     operation = &kept_[number % kRing];
     DCHECK(operation->by == wire::kNoRank || operation->number + kRing <= number);
-    *operation = {.number = number, .what = what, .by = ranks_[place].value, .fate = {}};
+    *operation = {.number = number, .what = what, .by = ranks_[place].value};
     std::fill_n(mask_of(number), mask_word_count_, std::uint64_t{0});
   }
   if (operation->what != what) {
@@ -82,7 +82,7 @@ void Calls::remove(std::size_t place) noexcept {
 }
 
 bool Calls::wants_judgement(Operation& operation) noexcept {
-  if (!operation.fate.open()) return false;
+  if (!operation.open()) return false;
   operation.to_judge |= !broken_.open() || operation.cancelled_by != wire::kNoRank;
   return operation.to_judge;
 }
@@ -90,7 +90,7 @@ bool Calls::wants_judgement(Operation& operation) noexcept {
 Calls::Operation* Calls::begin_judgement() noexcept {
   if (judging()) return nullptr;
   for (Operation& operation : kept_) {
-    if (!operation.to_judge || !operation.fate.open()) continue;
+    if (!operation.to_judge || !operation.open()) continue;
     judging_ = operation.number;
     return &operation;
   }
@@ -102,15 +102,21 @@ void Calls::end_judgement(bool complete) noexcept {
   Operation* const operation = find(judging_);
   judging_ = kNothing;
   if (operation == nullptr) return;  // all have called it, and many after it
-  CHECK(operation->to_judge && operation->fate.open());
+  CHECK(operation->to_judge && operation->open());
   operation->to_judge = false;
   if (!complete && ended_ < UINT8_MAX) ++ended_;
-  if (complete)
-    operation->fate = {.code = OutcomeCode::kCompleted};
-  else if (!broken_.open())
-    operation->fate = broken_;
-  else
-    operation->fate = {.code = OutcomeCode::kCancelled, .rank = operation->cancelled_by};
+  operation->code = complete         ? OutcomeCode::kCompleted
+                    : broken_.open() ? OutcomeCode::kCancelled
+                                     : broken_.code;
+}
+
+Fate Calls::fate_of(const Operation& operation) const noexcept {
+  switch (operation.code) {
+    case OutcomeCode::kOpen:
+    case OutcomeCode::kCompleted: return {.code = operation.code};
+    case OutcomeCode::kCancelled: return {.code = operation.code, .rank = operation.cancelled_by};
+    default: return broken_;  // it has ended by what has broken the group
+  }
 }
 
 }  // namespace sluice::agg

@@ -21,7 +21,7 @@
 
 namespace sluice::agg {
 
-// What became of an operation, as members are told.
+// What became of an operation, or broke its group, as members are told.
 struct Fate {
   wire::OutcomeCode code = wire::OutcomeCode::kOpen;
   std::uint16_t rank = wire::kNoRank;
@@ -39,13 +39,20 @@ class Calls {
     wire::Description what;
     std::uint16_t by = wire::kNoRank;  // the rank whose call fixed it; kNoRank: not fixed
     std::uint16_t count = 0;           // members that have called it
-    bool to_judge = false;
     std::uint16_t cancelled_by = wire::kNoRank;
-    Fate fate;
+    bool to_judge = false;
+    wire::OutcomeCode code = wire::OutcomeCode::kOpen;  // see fate_of()
+    bool open() const noexcept { return code == wire::OutcomeCode::kOpen; }
   };
 
   // `ranks`: of the group's members, in ascending order.
   Calls(std::span<const Rank> ranks, std::size_t mask_word_count);
+  // Besides the object.
+  static constexpr std::size_t memory_bytes(std::size_t member_count,
+                                            std::size_t mask_word_count) noexcept {
+    return kRing * (sizeof(Operation) + 8 * mask_word_count) +
+           member_count * (sizeof(Rank) + 2 * sizeof(std::uint64_t) + 1);
+  }
 
   // A member calls an operation, or asks about it. kTooNew: too far ahead of the others' calls, it
   // is not noted. kCollectiveMismatch: it differs from what is fixed, and the group is broken.
@@ -71,6 +78,7 @@ class Calls {
 
   // ---- judgement ----
   const Fate& broken() const noexcept { return broken_; }  // open: it is not
+  Fate fate_of(const Operation& operation) const noexcept;
   // Whether the operation is to be judged and is not: then it waits for a turn.
   bool wants_judgement(Operation& operation) noexcept;
   // The next whose turn it is; null: none, or one is being judged.

@@ -16,6 +16,10 @@ namespace sluice::agg {
 class Floors {
  public:
   explicit Floors(std::size_t member_count);
+  // Besides the object.
+  static constexpr std::size_t memory_bytes(std::size_t member_count) noexcept {
+    return member_count * (wire::kSequenceCount * sizeof(Entry) + 2);
+  }
 
   // A member has told its floor. Returns whether the group's may have risen.
   bool note(std::size_t place, wire::Sequence sequence, std::uint64_t floor) noexcept;

@@ -83,6 +83,16 @@ struct Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
+  // With all that belongs to it but slots.
+  static constexpr std::size_t memory_bytes(std::size_t member_count, std::size_t world_size,
+                                            std::size_t shard_count) noexcept {
+    const std::size_t slice_bytes =
+        sizeof(GroupSlice) + wire::kSequenceCount * kKeptCalls * sizeof(SequenceSlice::Range);
+    return sizeof(Group) + Calls::memory_bytes(member_count, mask_words(member_count)) +
+           Floors::memory_bytes(member_count) + member_count * (sizeof(Asks) + sizeof(Rank)) +
+           world_size * sizeof(std::uint16_t) + shard_count * slice_bytes;
+  }
+
   const std::uint16_t id;
   const std::uint32_t generation;
   const std::vector<Rank> members;      // in ascending order; a rank's place is its index

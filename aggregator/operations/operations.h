@@ -48,6 +48,7 @@ struct OperationsRequest {
     kReserve,  // `slots` for the sequence: grow() with them, or with 0 when the job has not so many
     kHold,     // hold() the chunks [first, end) of the operation with this hash
     kSettled,  // all shards have done one of these: settled()
+    kBreak,    // to the shards: the member `rank` has aborted the group: remove_member()
   };
   Kind kind{};
   Group* group = nullptr;
@@ -56,6 +57,7 @@ struct OperationsRequest {
   std::uint64_t first = 0;
   std::uint64_t end = 0;
   std::uint32_t hash = 0;
+  Rank rank;
 };
 
 class OperationShard {
@@ -101,7 +103,8 @@ class OperationShard {
   bool poll_request(OperationsRequest& request) noexcept;
   void add(Group& group) noexcept;
   void remove(Group& group) noexcept;
-  void remove_member(Rank rank) noexcept;  // of all groups
+  // It is no member of the group any more, which breaks that; null: of all of its groups.
+  void remove_member(Rank rank, Group* group = nullptr) noexcept;
   void grow(Group& group, wire::Sequence sequence, std::uint32_t slots) noexcept;
   void hold(const OperationsRequest& request) noexcept;
   void settled(Group& group) noexcept;

@@ -25,7 +25,7 @@ Verdict OperationShard::call(Rank rank, const wire::Call& body) noexcept {
     operation->cancelled_by = rank.value;
   // Whoever calls what is over already is told at once.
   if (body.request != wire::CallRequest::kTell || verdict == Verdict::kCollectiveMismatch ||
-      !group.calls.broken().open() || (operation != nullptr && !operation->fate.open()))
+      !group.calls.broken().open() || (operation != nullptr && !operation->open()))
     ask(sender, number, what);
   if (verdict == Verdict::kCollectiveMismatch) {  // each asks about what it waits for
     for (std::uint16_t place = 0; place < group.members.size(); ++place)
@@ -85,7 +85,7 @@ bool OperationShard::answer(Group& group, const Asks::Ask& ask, GroupNotice& not
     fate.code = wire::OutcomeCode::kNoMemory;
   } else if (operation != nullptr) {
     if (group.calls.wants_judgement(*operation)) return false;
-    fate = operation->fate;
+    fate = group.calls.fate_of(*operation);
   } else if (ask.number >= group.calls.called_by_all()) {
     fate = group.calls.broken();  // nobody has sent anything for it
   }
@@ -210,29 +210,34 @@ void OperationShard::remove(Group& group) noexcept {
   group.serving.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-void OperationShard::remove_member(Rank rank) noexcept {
+void OperationShard::remove_member(Rank rank, Group* one) noexcept {
   if (shard_.value != 0) return;  // the others hold what shard 0 has judged
-  for (Group* const group : groups_) {
-    if (group == nullptr || group->place_of[rank.value] == Group::kNoPlace) continue;
-    const std::uint16_t lost = group->place_of[rank.value];
-    group->calls.remove(lost);
-    group->floors.remove(lost);
-    group->asks[lost].count = 0;
-    for (std::size_t id = 0; id < wire::kSequenceCount; ++id) {
-      const auto sequence = static_cast<wire::Sequence>(id);
-      const std::uint64_t least = group->floors.least(sequence);
-      if (least != UINT64_MAX && least > slice_of(*group, sequence).floor)
-        raise(*group, sequence, least);
-    }
-    // Everybody is told by its newest operation, and asks about the others.
-    for (std::uint16_t place = 0; place < group->members.size(); ++place) {
-      const std::uint64_t next = group->calls.next_of(place);
-      if (!group->calls.lives(place) || next == 0) continue;
-      if (const Calls::Operation* const newest = group->calls.find(next - 1))
-        ask({.group = group, .place = place}, next - 1, newest->what);
-    }
+  if (one == nullptr) {
+    for (Group* const each : groups_)
+      if (each != nullptr && each->place_of[rank.value] != Group::kNoPlace)
+        remove_member(rank, each);
+    return;
   }
-  for (auto& word : due_[rank.value]) word = 0;
+  Group& group = *one;
+  const std::uint16_t lost = group.place_of[rank.value];
+  CHECK(lost != Group::kNoPlace);
+  group.calls.remove(lost);
+  group.floors.remove(lost);
+  group.asks[lost].count = 0;
+  due_[rank.value][group.id / 64] &= ~(std::uint64_t{1} << group.id % 64);
+  for (std::size_t id = 0; id < wire::kSequenceCount; ++id) {
+    const auto sequence = static_cast<wire::Sequence>(id);
+    const std::uint64_t least = group.floors.least(sequence);
+    if (least != UINT64_MAX && least > slice_of(group, sequence).floor)
+      raise(group, sequence, least);
+  }
+  // Everybody is told by its newest operation, and asks about the others.
+  for (std::uint16_t place = 0; place < group.members.size(); ++place) {
+    const std::uint64_t next = group.calls.next_of(place);
+    if (!group.calls.lives(place) || next == 0) continue;
+    if (const Calls::Operation* const newest = group.calls.find(next - 1))
+      ask({.group = &group, .place = place}, next - 1, newest->what);
+  }
 }
 
 void OperationShard::grow(Group& group, wire::Sequence sequence, std::uint32_t slots) noexcept {

@@ -1,6 +1,7 @@
 // What one job's operations are made of.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "aggregator/base/limits.h"
@@ -13,7 +14,11 @@ struct OperationsSpec {
   std::uint16_t chunk_bytes = 0;
   std::uint16_t shard_count = 1;
   std::uint32_t page_count =
-      0;  // of each shard: blocks of 64 slots for all sequences of all groups
+      0;                        // of each shard: blocks of 64 slots for all sequences of all groups
+  std::size_t group_bytes = 0;  // for the objects of groups, besides their slots
+  // Processes come and go, world_size at a time at most: each gets a rank that none has, and the
+  // job starts with the first.
+  bool elastic = false;
 };
 
 // The slots with which a sequence begins. All later numbers are this times a power of two.

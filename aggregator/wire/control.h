@@ -174,13 +174,18 @@ struct [[gnu::packed]] Resync {
   std::uint8_t done = 0;     // 1: the state has arrived, the window may move on
 };
 
-// A member of a job of kind operations makes a group, or takes part in one that another member has
-// made: they agree by its name. Or it leaves the group: it calls no more in it. Sent again until it
-// is answered. Followed by mask_words u64: the group's ranks.
+enum class GroupRequest : std::uint8_t {
+  kMake,   // the group is made, or the member takes part in one that another member has made
+  kLeave,  // the member calls no more in it
+  kAbort,  // nor does it complete what it has called: the group is broken for all members
+};
+
+// Of a member of a job of kind operations. Members agree about a group by its name. Sent again
+// until it is answered. Followed by mask_words u64: the group's ranks.
 struct [[gnu::packed]] MakeGroup {
   static constexpr PacketType kType = PacketType::kMakeGroup;
   std::uint32_t number = 0;  // the group's in the member's process
-  std::uint8_t leaves = 0;
+  GroupRequest request{};
   std::uint8_t mask_words = 0;
   std::uint8_t name_bytes = 0;
   char name[kMaxGroupNameBytes] = {};
@@ -192,7 +197,7 @@ struct [[gnu::packed]] GroupMade {  // then text_bytes of UTF-8: why there is no
   std::uint32_t generation = 0;
   std::uint16_t group = 0;
   std::uint16_t text_bytes = 0;
-  std::uint8_t leaves = 0;  // as in the request
+  GroupRequest request{};  // as asked
 };
 
 enum class JobState : std::uint8_t { kForming = 0, kRunning = 1, kEnded = 2 };

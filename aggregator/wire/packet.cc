@@ -242,13 +242,13 @@ Verdict check(const Resync& body, Tail&) noexcept {
   return field_if(body.done <= 1 && body.number != 0);
 }
 Verdict check(const MakeGroup& body, Tail& tail) noexcept {
-  if (body.leaves > 1 || body.mask_words == 0) return Verdict::kBadField;
+  if (body.request > GroupRequest::kAbort || body.mask_words == 0) return Verdict::kBadField;
   if (body.name_bytes == 0 || body.name_bytes > kMaxGroupNameBytes) return Verdict::kBadLength;
   return check_mask(body.mask_words, tail);
 }
 Verdict check(const GroupMade& body, Tail& tail) noexcept {
-  return body.leaves > 1 || body.group >= kMaxGroups ? Verdict::kBadField
-                                                     : check_text(body.text_bytes, tail);
+  if (body.request > GroupRequest::kAbort || body.group >= kMaxGroups) return Verdict::kBadField;
+  return check_text(body.text_bytes, tail);
 }
 Verdict check(const Preparing& body, Tail&) noexcept { return field_if(body.percent <= 100); }
 Verdict check(const Accept& body, Tail&) noexcept { return field_if(valid_policy(body.policy)); }

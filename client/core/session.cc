@@ -268,6 +268,7 @@ void Session::after_join(TimeNs now) {
   CHECK(state_ == SessionState::kJoining && !link_.joined());
   const wire::Accept& accept = join_.accept();
   use_flows(join_);
+  options_.rank = Rank{link_.identity.rank};  // an elastic job has given it
   facts_ = {.policy = accept.policy,
             .window_steps = accept.window,
             .resync_hold_ms = accept.resync_hold_ms,

@@ -103,6 +103,7 @@ void GroupWorld::check_agreement() {
       for (const Rank rank : plan.ranks) {
         const Told* const one = told(rank, group, number);
         if (one == nullptr || !members_[rank.value]->alive) continue;
+        if (group == 0 && options_.abort && options_.abort->rank == rank) continue;
         codes.insert(one->code);
         text += " rank " + std::to_string(rank.value) + ": " +
                 (one->text.empty() ? "ok" : one->text) + ";";
@@ -114,7 +115,7 @@ void GroupWorld::check_agreement() {
       if (codes.size() > 1 && is_global(plan.operations[number].kind) && !disputed)
         violated("members are told different things of operation " + std::to_string(number) +
                  " of group " + std::to_string(group) + ":" + text);
-      const bool disturbed = options_.death || options_.disagreement;
+      const bool disturbed = options_.death || options_.disagreement || options_.abort;
       const bool patient = std::ranges::all_of(
           options_.paces, [](const Pace& pace) { return pace.patience_ns == kNever; });
       if (!disturbed && patient && !codes.empty() && *codes.rbegin() != StatusCode::kOk)

@@ -222,6 +222,24 @@ TEST(Groups, AMemberThatDiesIsNamedToTheOthersInEveryOpenOperation) {
   EXPECT_NE(last->text.find("rank 1"), std::string::npos);
 }
 
+TEST(Groups, AnAbortEndsTheGroupForTheOthersAndLeavesOtherGroupsAlone) {
+  GroupWorldOptions options = world_of(3, std::vector<PlannedOperation>(40, all_reduce(30'000)));
+  options.groups.push_back(options.groups[0]);
+  options.shard_count = 2;
+  options.bytes_per_ns = 0.02;
+  options.abort = GroupWorldOptions::Death{.rank = Rank{1}, .at_ns = kSecond + 20 * kMillisecond};
+  GroupWorld world(options);
+  expect_sound(world);
+  for (const std::uint16_t rank : {0, 2}) {
+    EXPECT_EQ(world.told(Rank{rank}, 0, 0)->code, StatusCode::kOk);
+    const auto* const last = world.told(Rank{rank}, 0, 39);
+    EXPECT_EQ(last->code, StatusCode::kPeerLost);
+    EXPECT_NE(last->text.find("rank 1"), std::string::npos);
+  }
+  for (const std::uint16_t rank : {0, 1, 2})
+    EXPECT_EQ(world.told(Rank{rank}, 1, 39)->code, StatusCode::kOk);
+}
+
 TEST(Groups, ASequenceWithoutMemoryIsRefused) {
   GroupWorldOptions options = world_of(2, {all_reduce(64), all_reduce(100'000), all_reduce(64)});
   options.page_count = 4;

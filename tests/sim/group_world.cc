@@ -37,6 +37,7 @@ GroupWorld::GroupWorld(GroupWorldOptions options)
   make_members();
   make_groups();
   if (options_.death) at(options_.death->at_ns, [this] { kill(options_.death->rank); });
+  if (options_.abort) at(options_.abort->at_ns, [this] { abort(options_.abort->rank); });
 }
 
 GroupWorld::~GroupWorld() = default;
@@ -51,8 +52,7 @@ void GroupWorld::make_members() {
     member.link.identity = {.job = 5, .rank = rank, .cookie = cookie_of(rank)};
     for (std::uint16_t shard = 0; shard < options_.shard_count; ++shard)
       member.link.flows.emplace_back(options_.credit_packets);
-    member.operations = std::make_unique<client::Operations>(member.link, options_.chunk_bytes,
-                                                             "rank " + std::to_string(rank) + ": ");
+    member.operations = std::make_unique<client::Operations>(member.link, options_.chunk_bytes);
     member.called.resize(options_.groups.size());
     member.open.resize(options_.groups.size());
     member.may_call_ns = kSecond + options_.paces.at(rank).start_ns;
@@ -76,7 +76,9 @@ void GroupWorld::make_groups() {
                                           now_);
     for (const Rank rank : plan.ranks)
       members_[rank.value]
-          ->operations->make("group" + std::to_string(id), plan.ranks, plan.first_chunk)
+          ->operations
+          ->make("group" + std::to_string(id), plan.ranks,
+                 "rank " + std::to_string(rank.value) + ": ", plan.first_chunk)
           .made(id, 1, now_);
   }
 }
@@ -156,6 +158,7 @@ void GroupWorld::arrive_down(std::uint16_t rank, const std::vector<std::uint8_t>
     shard = packet.body<wire::Feedback>().shard;
   else
     shard = member.operations->shard_of(packet);
+  if (!shard && options_.abort && options_.abort->rank.value == rank) return;  // of what it left
   CHECK(shard && *shard < options_.shard_count);
   const client::Flow::LossSignals signals =
       member.link.flows[*shard].on_feedback(packet.feedback(), now_);
@@ -205,16 +208,6 @@ void GroupWorld::command(const agg::ShardCommand& command) {
       shards_.shard(shard).handle_command(command, now_);
       serve(shard);
     });
-}
-
-void GroupWorld::kill(Rank rank) {
-  members_[rank.value]->alive = false;
-  at(now_ + static_cast<DurationNs>(random_.below(100 * kMillisecond)), [this, rank] {
-    agg::Member& member = job_->members[rank.value];
-    for (auto& left : member.left_from) left = 0;
-    member.reachable = false;
-    command({.kind = agg::ShardCommand::Kind::kMemberGone, .job = job_.get(), .rank = rank});
-  });
 }
 
 // ---- members ----
@@ -388,9 +381,9 @@ std::string GroupWorld::unfinished() const {
 }
 
 std::string GroupWorld::describe_stall(Rank rank, std::size_t group, DurationNs patience_ns) const {
-  return members_[rank.value]
-      ->operations->find(static_cast<std::uint16_t>(group))
-      ->describe_stall(patience_ns, now_);
+  const client::Group* const one =
+      members_[rank.value]->operations->find(static_cast<std::uint16_t>(group));
+  return one == nullptr ? "" : one->describe_stall(patience_ns, now_);
 }
 
 }  // namespace sluice::sim

@@ -71,7 +71,8 @@ struct GroupWorldOptions {
     TimeNs at_ns = 0;
   };
   std::optional<Death> death;
-  struct Disagreement {  // the rank calls something else in group 0
+  std::optional<Death> abort;  // of group 0, by one of its members
+  struct Disagreement {        // the rank calls something else in group 0
     Rank rank;
     std::uint64_t number = 0;
   };
@@ -150,7 +151,8 @@ class GroupWorld {
   void serve(std::uint16_t shard);
   void command(const agg::ShardCommand& command);
   TimeNs mail_time(TimeNs& last_ns);
-  void kill(Rank rank);
+  void kill(Rank rank);   // group_faults.cc
+  void abort(Rank rank);  // of group 0
 
   // ---- members ----
   void wake(std::uint16_t rank);

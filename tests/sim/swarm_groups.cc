@@ -96,6 +96,10 @@ GroupWorldOptions draw_groups(std::uint64_t seed) {
         .rank = Rank{static_cast<std::uint16_t>(random.below(options.world_size))},
         .number = number};
   }
+  if (options.world_size > 1 && !options.death && random.one_in(6))
+    options.abort = GroupWorldOptions::Death{
+        .rank = Rank{static_cast<std::uint16_t>(random.below(options.world_size))},
+        .at_ns = kSecond + random.between(0, 500 * kMillisecond)};
   return options;
 }
 
@@ -114,6 +118,9 @@ std::string describe(const GroupWorldOptions& options) {
   if (options.death)
     text << " death(rank=" << options.death->rank.value
          << " ms=" << options.death->at_ns / kMillisecond << ")";
+  if (options.abort)
+    text << " abort(rank=" << options.abort->rank.value
+         << " ms=" << options.abort->at_ns / kMillisecond << ")";
   if (options.disagreement)
     text << " disagreement(rank=" << options.disagreement->rank.value
          << " operation=" << options.disagreement->number << ")";

@@ -32,7 +32,7 @@ struct SessionOptions {
   std::string job_name;
   std::uint16_t ordinal = 0;  // second, third ... model of the same process
   std::uint64_t run_id = 0;   // same on every rank of a launch
-  Rank rank;
+  Rank rank;                  // kAnyRank until an elastic job has given one
   std::uint16_t world_size = 0;
   std::string secret;
   std::string appliance_address;  // where the job is; printable, for messages only
@@ -68,6 +68,11 @@ struct SessionOptions {
   RequestPolicy requests{};                    // of a store: which push, which pull goes next
   std::uint64_t max_state_bytes = UINT64_MAX;  // of another rank's state; more is refused
 };
+
+// Of operations: the appliance chooses among the ranks that no process has.
+inline bool asks_any_rank(const SessionOptions& options) noexcept {
+  return options.operations && options.rank == kAnyRank;
+}
 
 inline JobKind kind_of(const SessionOptions& options) noexcept {
   if (options.operations) return JobKind::kOperations;

@@ -116,7 +116,7 @@ JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, Ti
          "the job's name has " + std::to_string(options.job_name.size()) +
              " bytes: it must have 1 to " + std::to_string(kMaxJobNameBytes));
   else if (options.world_size == 0 || options.world_size > kMaxWorkers ||
-           options.rank.value >= options.world_size)
+           (options.rank.value >= options.world_size && !asks_any_rank(options)))
     fail(StatusCode::kInvalidArgument, "rank " + std::to_string(options.rank.value) +
                                            " of world size " + std::to_string(options.world_size) +
                                            ": the world size must be 1 to " +
@@ -142,7 +142,8 @@ void JoinMachine::become(Outcome outcome) noexcept {
 Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
   const wire::CommonHeader& common = packet.common();
   if (outcome_ != Outcome::kPending) return Verdict::kDuplicate;
-  if (common.rank != options_.rank.value) return Verdict::kBadRank;
+  // The answer to a request for any rank may have the rank that is given.
+  if (common.rank != options_.rank.value && !asks_any_rank(options_)) return Verdict::kBadRank;
   const std::uint64_t bare_nonce = ~options_.nonce;
   switch (packet.type()) {
     case wire::PacketType::kChallenge: {
@@ -172,10 +173,11 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
       if (body.nonce != options_.nonce || common.cookie == 0) return Verdict::kBadCookie;
       if (body.shards == 0 || body.shards > kMaxShards || body.world_size != options_.world_size)
         return Verdict::kBadField;
+      if (common.rank >= options_.world_size) return Verdict::kBadRank;
       accept_ = body;
       identity_.job = common.job;
       identity_.cookie = common.cookie;
-      CHECK(identity_.rank == options_.rank.value);
+      identity_.rank = common.rank;
       become(Outcome::kAccepted);
       return Verdict::kJoin;
     }

@@ -126,13 +126,13 @@ class Group {
   std::uint64_t next_ = 0;     // number of the next operation
   std::uint64_t noted_ = 0;    // shard 0 has noted all calls below it
   std::uint64_t called_by_all_ = 0;
-  std::uint8_t ended_ = 0;       // see wire::GroupState
-  bool broken_ = false;          // a member is lost, or two have called different operations
+  std::uint8_t ended_ = 0;  // see wire::GroupState
+  bool broken_ = false;     // a member is lost, or two have called different operations
   std::uint64_t broken_from_ = UINT64_MAX;  // the first operation that was called after that
-  std::size_t open_count_ = 0;   // operations whose event is not out
-  TimeNs quiet_until_ns_ = 0;    // no call is due before
-  std::deque<Waiting> waiting_;  // until it is made
-  TimeNs deadline_ns_ = kNever;  // the next of those open
+  std::size_t open_count_ = 0;              // operations whose event is not out
+  TimeNs quiet_until_ns_ = 0;               // no call is due before
+  std::deque<Waiting> waiting_;             // until it is made
+  TimeNs deadline_ns_ = kNever;             // the next of those open
   std::deque<OperationEvent> events_;
   // The last answer that named members, for reports.
   std::uint64_t behind_number_ = 0;

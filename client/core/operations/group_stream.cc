@@ -17,7 +17,7 @@ constexpr std::size_t kKeptFailures = 4096;  // of a group
 GroupStream::GroupStream(const SessionOptions& options, std::size_t chunk_bytes, Link& link)
     : Stream(StreamId::kOperations, Flows::kAll, link),
       options_(options),
-      operations_(link, static_cast<std::uint16_t>(chunk_bytes), error_prefix(options)) {}
+      operations_(link, static_cast<std::uint16_t>(chunk_bytes)) {}
 
 Status GroupStream::refuse(StatusCode code, const std::string& why) const {
   return {code, error_prefix(options_) + why};
@@ -48,7 +48,9 @@ Status GroupStream::make(const std::string& name, const std::vector<Rank>& ranks
     return {};
   }
   index = static_cast<std::uint32_t>(entries_.size());
-  entries_.push_back({.name = name, .ranks = ranks, .group = &operations_.make(name, ranks)});
+  entries_.push_back({.name = name,
+                      .ranks = ranks,
+                      .group = &operations_.make(name, ranks, error_prefix(options_))});
   ask(entries_.back(), now);
   return {};
 }
@@ -89,10 +91,25 @@ Status GroupStream::leave(std::uint32_t index, TimeNs now) {
     return refuse(StatusCode::kBusy, "leave_group: group '" + entry.name + "' has " +
                                          std::to_string(entry.open.size()) +
                                          " open operations; wait for them first");
+  depart(entry, wire::GroupRequest::kLeave, now);
+  return {};
+}
+
+Status GroupStream::abort(std::uint32_t index, TimeNs now) {
+  if (Status status = check_group(index, "abort_group"); !status.ok()) return status;
+  Entry& entry = entries_[index];
+  entry.group->give_up(
+      refuse(StatusCode::kClosed, "this rank has aborted group '" + entry.name + "'"));
+  drain();
+  depart(entry, wire::GroupRequest::kAbort, now);
+  return {};
+}
+
+void GroupStream::depart(Entry& entry, wire::GroupRequest how, TimeNs now) {
   entry.phase = Phase::kLeaving;
+  entry.departure = how;
   operations_.remove(*std::exchange(entry.group, nullptr));
   ask(entry, now);
-  return {};
 }
 
 Status GroupStream::call(std::uint32_t index, OperationCall call, TimeNs now,
@@ -146,7 +163,7 @@ std::size_t GroupStream::poll_control(std::span<std::uint8_t> out) noexcept {
   for (const Rank rank : due->ranks) mask[rank.value / 64] |= std::uint64_t{1} << (rank.value % 64);
   const std::size_t words = mask_words(options_.world_size);
   wire::MakeGroup body{.number = static_cast<std::uint32_t>(due - entries_.begin()),
-                       .leaves = due->phase == Phase::kLeaving,
+                       .request = due->departure,
                        .mask_words = static_cast<std::uint8_t>(words),
                        .name_bytes = static_cast<std::uint8_t>(due->name.size())};
   std::memcpy(body.name, due->name.data(), due->name.size());
@@ -157,9 +174,10 @@ Verdict GroupStream::handle_made(const wire::Packet& packet, TimeNs now) {
   const auto& body = packet.body<wire::GroupMade>();
   if (body.number >= entries_.size()) return Verdict::kBadField;
   Entry& entry = entries_[body.number];
-  if (entry.phase == Phase::kLeaving && body.leaves != 0) {
+  if (body.request != entry.departure) return Verdict::kDuplicate;
+  if (entry.phase == Phase::kLeaving) {
     entry.phase = Phase::kLeft;
-  } else if (entry.phase == Phase::kAsked && body.leaves == 0) {
+  } else if (entry.phase == Phase::kAsked) {
     if (body.text_bytes == 0 && operations_.find(body.group) != nullptr) return Verdict::kBadField;
     if (body.text_bytes == 0) {
       entry.phase = Phase::kMade;

@@ -26,6 +26,9 @@ class GroupStream final : public Stream {
               std::uint32_t& index);
   // This member calls no more in it. kBusy while an operation is open.
   Status leave(std::uint32_t index, TimeNs now);
+  // The same in the middle of operations, which end for all members.
+  Status abort(std::uint32_t index, TimeNs now);
+  Rank own_rank() const noexcept { return Rank{link_.identity.rank}; }
   Status call(std::uint32_t index, OperationCall call, TimeNs now, std::uint64_t& number);
   // Gives it up for all members: its event comes soon.
   Status cancel(std::uint32_t index, std::uint64_t number, TimeNs now);
@@ -74,6 +77,7 @@ class GroupStream final : public Stream {
     std::vector<Rank> ranks;
     Group* group = nullptr;  // until it is left
     Phase phase = Phase::kAsked;
+    wire::GroupRequest departure{};  // kMake: it has not left
     Status refusal;
     TimeNs next_ns = 0;  // when it is asked for (again); while kAsked or kLeaving
     std::uint64_t called = 0;
@@ -86,6 +90,7 @@ class GroupStream final : public Stream {
   Status refuse(StatusCode code, const std::string& why) const;
   bool is_awaited(const Entry& entry) const noexcept;  // something is asked, or to be asked
   void ask(Entry& entry, TimeNs now) noexcept;
+  void depart(Entry& entry, wire::GroupRequest how, TimeNs now);
   void note_due() noexcept;
   void drain();
 

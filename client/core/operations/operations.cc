@@ -20,17 +20,18 @@ const wire::GroupState* state_of(const wire::Packet& packet) noexcept {
 
 }  // namespace
 
-Operations::Operations(Link& link, std::uint16_t chunk_bytes, std::string error_prefix)
-    : link_(link), chunk_bytes_(chunk_bytes), error_prefix_(std::move(error_prefix)) {}
+Operations::Operations(Link& link, std::uint16_t chunk_bytes)
+    : link_(link), chunk_bytes_(chunk_bytes) {}
 
-Group& Operations::make(std::string name, std::vector<Rank> ranks, std::uint64_t first_chunk) {
+Group& Operations::make(std::string name, std::vector<Rank> ranks, std::string error_prefix,
+                        std::uint64_t first_chunk) {
   CHECK(link_.joined());
   const auto own = std::ranges::lower_bound(ranks, Rank{link_.identity.rank});
   CHECK(own != ranks.end() && own->value == link_.identity.rank);
   const auto place = static_cast<std::uint16_t>(own - ranks.begin());
   groups_.push_back(std::make_unique<Group>(
       GroupFacts{.members = std::move(ranks), .place = place, .chunk_bytes = chunk_bytes_},
-      std::move(name), error_prefix_, link_, first_chunk));
+      std::move(name), std::move(error_prefix), link_, first_chunk));
   return *groups_.back();
 }
 

@@ -15,11 +15,12 @@ namespace sluice::client {
 
 class Operations {
  public:
-  Operations(Link& link, std::uint16_t chunk_bytes, std::string error_prefix);
+  Operations(Link& link, std::uint16_t chunk_bytes);
 
   // A group that the appliance is still to make. `ranks` are in ascending order, and this one is
-  // among them. Precondition: the link is joined.
-  Group& make(std::string name, std::vector<Rank> ranks, std::uint64_t first_chunk = 0);
+  // among them. Its texts begin with `error_prefix`. Precondition: the link is joined.
+  Group& make(std::string name, std::vector<Rank> ranks, std::string error_prefix,
+              std::uint64_t first_chunk = 0);
   // It has no open operation, and this member calls no more in it.
   void remove(const Group& group);
   Group* find(std::uint16_t id) noexcept;  // one that is made
@@ -48,7 +49,6 @@ class Operations {
 
   Link& link_;
   const std::uint16_t chunk_bytes_;
-  const std::string error_prefix_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::size_t turn_ = 0;  // of a sequence, among all
 };

@@ -195,6 +195,8 @@ typedef enum sluice_requests {
 
 /* options.rank over bcube://, where the digits in the address or SLUICE_BCUBE_DIGITS tell it. */
 #define SLUICE_RANK_BY_DIGITS UINT32_MAX
+/* options.rank of an elastic job, see sluice_join_operations(). */
+#define SLUICE_RANK_ANY UINT32_MAX
 
 typedef enum sluice_log_level {
   SLUICE_LOG_ERROR = 0,
@@ -357,7 +359,7 @@ typedef struct sluice_options {
   const char* secret;        /* the appliance's; NULL or empty when it has none */
   uint64_t run_id;           /* of this launch: the same on every rank, another for every launch */
   uint32_t ordinal;          /* which job of this process: 0, or 1, 2, ... for further models */
-  uint32_t rank;             /* below world_size, or SLUICE_RANK_BY_DIGITS */
+  uint32_t rank;             /* below world_size, or SLUICE_RANK_BY_DIGITS, or SLUICE_RANK_ANY */
   uint32_t world_size;       /* 1 to 1024. Required, but 0 stands for n^k over bcube://n,k */
   uint32_t mtu;              /* of the path to the appliance, bytes of an IP packet; default 1500 */
   uint32_t chunk_bytes;      /* gradient bytes per packet, a multiple of 64, the same on every rank;
@@ -857,10 +859,10 @@ SLUICE_API sluice_status sluice_get_clocks(sluice_job* job, uint32_t layer, slui
  *  - the job's failure, or SLUICE_CLOSED.
  * After all but SLUICE_OK the output is unspecified.
  *
- * All-reduce, all-gather and barrier end alike for all members. Of the other kinds a member may have
- * had SLUICE_OK already when the operation fails for others, since its own part was over: a reduce
- * for all but its root, a reduce-scatter for the members whose part is complete. A broadcast is
- * over for its root when the appliance has the bytes. It ends alike as long as all members have
+ * All-reduce, all-gather and barrier end alike for all members. Of the other kinds a member may
+ * have had SLUICE_OK already when the operation fails for others, since its own part was over: a
+ * reduce for all but its root, a reduce-scatter for the members whose part is complete. A broadcast
+ * is over for its root when the appliance has the bytes. It ends alike as long as all members have
  * called the same operations before it; after a disagreement some have the root's bytes and some
  * fail. */
 
@@ -900,8 +902,19 @@ SLUICE_API sluice_status sluice_operation_init(sluice_operation* operation);
  * allow_nil and trace_dir are ignored and the others must keep their defaults; timeouts.restart_ms
  * is ignored, since such a job ends with its appliance. No bcube:// address. The job takes
  * sluice_broadcast() and sluice_barrier() of all its ranks; calls for tensors and steps fail with
- * SLUICE_INVALID_ARGUMENT. */
+ * SLUICE_INVALID_ARGUMENT.
+ *
+ * With rank SLUICE_RANK_ANY the job is elastic: it starts with its first process, and processes of
+ * its run_id come and go, world_size of them at a time at most. Each gets a rank that no other
+ * process has (sluice_get_rank()); ranks that are left are given out again. A process that dies
+ * breaks the groups that it is in and nothing else. Such processes make groups of whom they know:
+ * they tell each other their ranks elsewhere. sluice_broadcast() and sluice_barrier(), of all ranks
+ * that there can be, are not for elastic jobs. */
 SLUICE_API sluice_status sluice_join_operations(const sluice_options* options, sluice_job** job);
+
+/* This process's rank: options.rank, or the one that an elastic job has given to it. Never blocks.
+ * Fails with SLUICE_INVALID_ARGUMENT. */
+SLUICE_API sluice_status sluice_get_rank(sluice_job* job, uint32_t* rank);
 
 /* Makes a group of `count` ranks of the job, or takes part in the group that another rank has made:
  * members agree by `name`, of 1 to 64 bytes, and must give the same ranks. `ranks` ascend, and this
@@ -915,6 +928,11 @@ SLUICE_API sluice_status sluice_make_group(sluice_job* job, const char* name, co
  * members have said so, its name and memory are free. Never blocks. Fails with SLUICE_BUSY while an
  * operation of this rank is open. */
 SLUICE_API sluice_status sluice_leave_group(sluice_group* group);
+
+/* The same in the middle of operations: those of this rank end at once with SLUICE_CLOSED, and the
+ * group is broken for the others, whose operations that lack this rank end with SLUICE_PEER_LOST.
+ * The rank stays in the job and its other groups. Never blocks. */
+SLUICE_API sluice_status sluice_abort_group(sluice_group* group);
 
 /* These begin an operation and return at once. *ticket, counted from 0 in each group, names it, in
  * error texts too; it may be NULL where `operation` has a callback. Buffers are host memory,

@@ -23,6 +23,7 @@ KEEP = {"keep": 0, "end": 1, "anew": 2, "take": 3}
 REQUESTS = {"stalest": 0, "fifo": 1, "filo": 2}
 NO_BOUND = 0xFFFFFFFF
 RANK_BY_DIGITS = 0xFFFFFFFF
+RANK_ANY = 0xFFFFFFFF
 LOG_LEVEL = {"error": 0, "warn": 1, "info": 2, "debug": 3}
 FOREVER = -1
 LogFn = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
@@ -204,9 +205,11 @@ FUNCTIONS = {
     "sluice_get_clocks": (c_int, [c_void_p, c_uint32, POINTER(Clocks)]),
     "sluice_operation_init": (c_int, [POINTER(Operation)]),
     "sluice_join_operations": (c_int, [POINTER(Options), POINTER(c_void_p)]),
+    "sluice_get_rank": (c_int, [c_void_p, POINTER(c_uint32)]),
     "sluice_make_group": (c_int, [c_void_p, c_char_p, POINTER(c_uint32), c_size_t,
         POINTER(c_void_p)]),
     "sluice_leave_group": (c_int, [c_void_p]),
+    "sluice_abort_group": (c_int, [c_void_p]),
     "sluice_all_reduce": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, POINTER(Operation),
         POINTER(c_uint64)]),
     "sluice_reduce": (c_int, [c_void_p, c_uint32, c_void_p, c_void_p, c_uint64, POINTER(Operation),

@@ -2,6 +2,7 @@
 // process.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <functional>
@@ -49,6 +50,88 @@ void on_all_ranks(const std::string& name, std::uint32_t world,
   for (std::thread& thread : threads) thread.join();
   for (std::uint32_t rank = 0; rank < world; ++rank)
     EXPECT_EQ(failures[rank], "") << "rank " << rank;
+}
+
+// Processes of an elastic job, as sessions of this one.
+class Elastic {
+ public:
+  explicit Elastic(const std::string& name) {
+    sluice_options options = options_of(address_ = "inproc://" + name, SLUICE_RANK_ANY, 8);
+    e2e::expect_ok(sluice_join_operations(&options, &job_), "join");
+    e2e::expect_ok(sluice_get_rank(job_, &rank_), "get_rank");
+  }
+  ~Elastic() { sluice_close(job_); }
+  std::uint32_t rank() const { return rank_; }
+  sluice_group* make(const std::string& name, const std::vector<std::uint32_t>& ranks) {
+    sluice_group* group = nullptr;
+    e2e::expect_ok(sluice_make_group(job_, name.c_str(), ranks.data(), ranks.size(), &group),
+                   "make_group");
+    return group;
+  }
+  std::uint64_t begin_sum(sluice_group* group, float& value) {
+    std::uint64_t ticket = 0;
+    e2e::expect_ok(sluice_all_reduce(group, &value, &value, 1, nullptr, &ticket), "all_reduce");
+    return ticket;
+  }
+  static sluice_status end(sluice_group* group, std::uint64_t ticket) {
+    std::int32_t done = 0;
+    const sluice_status status = sluice_wait(group, ticket, SLUICE_FOREVER, &done);
+    EXPECT_NE(done, 0);
+    return status;
+  }
+
+ private:
+  std::string address_;
+  sluice_job* job_ = nullptr;
+  std::uint32_t rank_ = 0;
+};
+
+// Sums 1, 2, 4 ... over the processes in a new group of that name.
+void expect_sum(const std::vector<Elastic*>& members, const std::string& name) {
+  std::vector<std::uint32_t> ranks;
+  for (const Elastic* one : members) ranks.push_back(one->rank());
+  std::ranges::sort(ranks);
+  std::vector<float> values;
+  for (std::size_t i = 0; i < members.size(); ++i) values.push_back(static_cast<float>(1 << i));
+  std::vector<std::pair<sluice_group*, std::uint64_t>> begun;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    sluice_group* const group = members[i]->make(name, ranks);
+    begun.emplace_back(group, members[i]->begin_sum(group, values[i]));
+  }
+  for (const auto& [group, ticket] : begun) EXPECT_EQ(Elastic::end(group, ticket), SLUICE_OK);
+  for (const float value : values) EXPECT_EQ(value, static_cast<float>((1 << members.size()) - 1));
+}
+
+TEST(Groups, an_elastic_job_grows_shrinks_splits_and_merges_on_the_same_sessions) {
+  Elastic first("groups-elastic");
+  expect_sum({&first}, "alone");
+  Elastic second("groups-elastic");
+  EXPECT_NE(first.rank(), second.rank());
+  expect_sum({&first, &second}, "two");
+  {
+    Elastic third("groups-elastic");
+    Elastic fourth("groups-elastic");
+    expect_sum({&fourth, &first, &second, &third}, "four");
+    expect_sum({&first, &third}, "left half");
+    expect_sum({&second, &fourth}, "right half");
+    expect_sum({&first, &second, &third, &fourth}, "four again");
+  }
+  Elastic fifth("groups-elastic");
+  expect_sum({&fifth, &first, &second}, "three");
+}
+
+TEST(Groups, an_aborted_group_fails_for_all_and_its_ranks_make_another) {
+  Elastic first("groups-aborted");
+  Elastic second("groups-aborted");
+  const std::vector<std::uint32_t> ranks{first.rank(), second.rank()};
+  float value = 1;
+  sluice_group* const there = first.make("pair", ranks);
+  sluice_group* const here = second.make("pair", ranks);
+  const std::uint64_t ticket = first.begin_sum(there, value);
+  EXPECT_EQ(sluice_abort_group(here), SLUICE_OK);
+  EXPECT_EQ(Elastic::end(there, ticket), SLUICE_PEER_LOST);
+  EXPECT_EQ(sluice_abort_group(here), SLUICE_CLOSED);
+  expect_sum({&first, &second}, "anew");
 }
 
 TEST(Groups, every_kind_of_operation_and_every_failure) {

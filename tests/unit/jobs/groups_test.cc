@@ -33,9 +33,9 @@ class GroupsOfJob : public ControlTest {
     sent();
   }
   Answered ask(const Worker& from, const std::string& name, std::uint64_t ranks,
-               bool leaves = false) {
+               wire::GroupRequest request = wire::GroupRequest::kMake) {
     wire::MakeGroup body{.number = 7,
-                         .leaves = leaves,
+                         .request = request,
                          .mask_words = 1,
                          .name_bytes = static_cast<std::uint8_t>(name.size())};
     std::memcpy(body.name, name.data(), name.size());
@@ -101,6 +101,35 @@ TEST_F(GroupsOfJob, TheJobTakesAShareOfWhatAJobMayHave) {
   EXPECT_GE(bytes, kJobBytes / 8 - (1 << 20));
 }
 
+TEST_F(GroupsOfJob, GroupsThemselvesTakeOfTheJobsMemory) {
+  JobsOptions small = options();
+  small.max_job_memory_bytes = std::size_t{8} << 20;
+  restart(small);
+  start();
+  const OperationsSpec& spec = *only_job()->spec.operations;
+  const std::size_t one = Group::memory_bytes(1, 3, kTestShards);
+  EXPECT_EQ(spec.group_bytes, (std::size_t{8} << 20) / 8 / 4);
+  std::size_t count = 0;
+  Answered answered;
+  do answered = ask(workers[0], "group" + std::to_string(count), 1);
+  while (answered.text().empty() && ++count < kMaxGroups);
+  EXPECT_EQ(count, spec.group_bytes / one);
+  EXPECT_THAT(answered.text(), HasSubstr("raise limits.job_memory_mib (8)"));
+  ask(workers[0], "group0", 1, wire::GroupRequest::kLeave);
+  pass(1200 * kMillisecond, {&workers[0], &workers[1], &workers[2]});
+  made(ask(workers[0], "another", 1));
+}
+
+TEST_F(GroupsOfJob, AMembersAbortBreaksItsGroupAlone) {
+  start();
+  const auto all = made(ask(workers[0], "all", 0b111));
+  made(ask(workers[0], "pair", 0b011));
+  EXPECT_TRUE(ask(workers[1], "all", 0b111, wire::GroupRequest::kAbort).is(PacketType::kGroupMade));
+  EXPECT_EQ(call(workers[0], all), Verdict::kCall) << "it is told that the group is broken";
+  EXPECT_THAT(refused(ask(workers[2], "all", 0b111)), HasSubstr("rank 1 of it has left"));
+  made(ask(workers[1], "pair", 0b011));
+}
+
 TEST_F(GroupsOfJob, MembersThatNameTheSameRanksGetTheSameGroup) {
   start();
   const auto first = made(ask(workers[0], "dp", 0b101));
@@ -121,6 +150,9 @@ TEST_F(GroupsOfJob, WhatNoGroupCanBeIsRefusedWithBothValues) {
 }
 
 TEST_F(GroupsOfJob, AtMost256GroupsAreMade) {
+  JobsOptions big = options();
+  big.max_job_memory_bytes = std::size_t{1} << 30;
+  restart(big);
   start();
   for (std::size_t i = 0; i < kMaxGroups; ++i)
     made(ask(workers[0], "group" + std::to_string(i), 1));
@@ -131,10 +163,10 @@ TEST_F(GroupsOfJob, AGroupIsRemovedWhenAllMembersHaveLeftIt) {
   start();
   const auto first = made(ask(workers[0], "dp", 0b011));
   made(ask(workers[1], "dp", 0b011));
-  EXPECT_TRUE(ask(workers[0], "dp", 0b011, true).is(PacketType::kGroupMade));
+  EXPECT_TRUE(ask(workers[0], "dp", 0b011, wire::GroupRequest::kLeave).is(PacketType::kGroupMade));
   EXPECT_THAT(refused(ask(workers[0], "dp", 0b011)), HasSubstr("this rank has left it"));
   EXPECT_EQ(call(workers[1], first), Verdict::kCall);
-  ask(workers[1], "dp", 0b011, true);
+  ask(workers[1], "dp", 0b011, wire::GroupRequest::kLeave);
   EXPECT_EQ(call(workers[1], first), Verdict::kUnknownGroup);
   const auto second = made(ask(workers[0], "dp", 0b011));
   EXPECT_NE(second.first, first.first) << "its id is in use until no event can mean it";
