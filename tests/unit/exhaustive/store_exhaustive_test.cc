@@ -6,20 +6,14 @@
 #include <array>
 #include <cstdio>
 #include <string>
-#include <unordered_map>
 
+#include "tests/unit/exhaustive/replay.h"
 #include "tests/unit/exhaustive/store_model.h"
 
 namespace sluice::exhaustive {
 namespace {
 
 using Mutation = StoreConfig::Mutation;
-
-struct Found {
-  std::size_t states = 0;
-  std::string violation;
-  std::string path;  // of events that led there
-};
 
 std::string describe(const StoreEvent& event) {
   static constexpr std::array kNames{"push", "pull", "compute", "die", "join"};
@@ -28,49 +22,8 @@ std::string describe(const StoreEvent& event) {
          std::to_string(event.chunk) + (event.lost ? ", answers lost\n" : "\n");
 }
 
-// A state is reached again by playing the events that led to it, which are few.
 Found explore(const StoreConfig& config) {
-  struct Node {
-    std::size_t parent = 0;
-    StoreEvent event;
-  };
-  std::vector<Node> nodes{{}};
-  std::string path;
-  std::unordered_map<std::string, std::size_t> seen{{StoreModel(config).key(), 0}};
-  const auto replay = [&](std::size_t node) {
-    std::vector<StoreEvent> played;
-    for (std::size_t at = node; at != 0; at = nodes[at].parent) played.push_back(nodes[at].event);
-    auto model = std::make_unique<StoreModel>(config);
-    for (std::size_t i = played.size(); i-- != 0;) model->play(played[i]);
-    return model;
-  };
-  for (std::size_t at = 0; at < nodes.size(); ++at) {
-    auto model = replay(at);
-    const int before = model->progress();
-    const std::string key = model->key();
-    bool leads_on = model->finished();
-    std::vector<StoreEvent> events = model->events();
-    for (std::size_t i = 0; i < events.size(); ++i) {
-      if (model == nullptr) model = replay(at);
-      const StoreEvent event = events[i];
-      if (const std::string broken = model->play(event); !broken.empty()) {
-        for (std::size_t node = at; node != 0; node = nodes[node].parent)
-          path = describe(nodes[node].event) + path;
-        return {seen.size(), broken, path + describe(event)};
-      }
-      if (model->answered() && !event.lost) {  // or the answers are lost
-        events.push_back(event);
-        events.back().lost = true;
-      }
-      leads_on |= !event.is_fault() && model->progress() > before;
-      std::string next = model->key();
-      if (next == key) continue;  // nothing has happened: the next event needs no fresh one
-      if (seen.emplace(std::move(next), nodes.size()).second) nodes.push_back({at, event});
-      model.reset();
-    }
-    if (!leads_on) return {seen.size(), "nobody can do anything, and iterations are missing"};
-  }
-  return {seen.size(), ""};
+  return explore_by_replay<StoreModel>(config, &describe);
 }
 
 TEST(ExhaustiveStore, NoScheduleBreaksTheBoundLosesAPushOrWaitsForEver) {
