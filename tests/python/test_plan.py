@@ -177,3 +177,26 @@ def test_without_a_sluiced_it_says_where_it_looked_and_how_to_give_costs(capsys,
     told = capsys.readouterr().err
     assert f"there is no sluiced at {tmp_path}/dataplane/sluiced or at {tmp_path}/sluiced" in told
     assert "install its Debian package" in told and "--box-ns 200 --worker-ns 600" in told
+
+
+def test_operations_take_what_the_appliance_gives_them():
+    """Its rules stand in C++: this model has the same numbers."""
+    import re
+    from conftest import ROOT
+    source = (ROOT / "aggregator/jobs/operations_request.cc").read_text()
+    limits = (ROOT / "aggregator/base/limits.h").read_text()
+
+    def number(name, text):
+        return int(re.search(rf"{name} = (?:std::size_t{{)?(\d+)", text)[1])
+
+    assert number("kShare", source) == model.OPERATIONS_SHARE
+    assert number("kMostBytes", source) == model.OPERATIONS_MOST_MIB
+    assert number("kGroupsShare", source) == model.GROUPS_SHARE
+    assert number("kFirstSlots", limits) == model.FIRST_SLOTS
+    found = model.operations(model.Question(8, 10, 2, 1, mtu=9000))
+    assert found.memory_bytes == 256 << 20 and found.first_slots == 256
+    assert 30 < found.kinds < 60 and found.full_rate_slots == 512
+    small = model.operations(model.Question(8, 10, 2, 1, mtu=1500), job_memory_mib=64)
+    assert small.memory_bytes == 8 << 20 and small.kinds < found.kinds
+    text = model.words(model.plan(model.Question(8, 10, 2, 1000), COSTS), "given")
+    assert 'Operations (backend "sluice"): a job of them takes 256 MiB' in text

@@ -79,6 +79,40 @@ class Costs:
     worker_ns: float
 
 
+# A job of operations at the appliance: aggregator/jobs/operations_request.cc says why so.
+OPERATIONS_SHARE, OPERATIONS_MOST_MIB, GROUPS_SHARE, FIRST_SLOTS = 8, 256, 4, 256
+JOB_MEMORY_MIB = 4096  # limits.job_memory_mib, by default
+_BLOCK_CHUNKS, _MOST_GROUPS = 64, 256
+_SLOT_STATE_BYTES = 40
+_ROUND_TRIP_S = 1e-3
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What a job of operations takes of a box, and what that is good for."""
+
+    memory_bytes: int
+    first_slots: int  # of one kind of operation in one group
+    kinds: int  # that can begin: four a group, up, down, both ways and small
+    full_rate_slots: int  # at the links' rate over a round trip of a millisecond
+
+
+def operations(question, job_memory_mib=JOB_MEMORY_MIB):
+    """Slots are reserved in blocks of 64 in each of the box's shards, its cores here."""
+    memory_bytes = min(job_memory_mib // OPERATIONS_SHARE, OPERATIONS_MOST_MIB) << 20
+    one = chunk_bytes(question.mtu, question.workers)
+    slot_bytes = (_SLOT_STATE_BYTES + 8 * math.ceil(question.workers / 64)
+                  + math.ceil(one / 2 / 16) * 64)
+    each_round = _BLOCK_CHUNKS * question.cores
+    first = math.ceil(FIRST_SLOTS / each_round) * each_round
+    group_bytes = 512 * (40 + 8 * math.ceil(question.workers / 64)) + (16 << 10) * question.cores
+    of_groups = min(memory_bytes // GROUPS_SHARE, _MOST_GROUPS * group_bytes)
+    slots = (memory_bytes - of_groups) // slot_bytes
+    in_flight = 2 * question.link_gbps * 1e9 / 8 * _ROUND_TRIP_S / one
+    full_rate = first * 2 ** max(0, math.ceil(math.log2(in_flight / first)))
+    return Operations(memory_bytes, first, slots // first, full_rate)
+
+
 @dataclass(frozen=True)
 class Plan:
     question: Question
@@ -160,6 +194,7 @@ def words(made, source):
         limit = made.limit(boxes)
         return f"{limit} set{'' if limit.endswith('cores') else 's'} it"
 
+    asked = operations(question)
     lines = [
         f"Given: {question.workers} workers, links of {question.link_gbps:g} Gb/s, MTU "
         f"{question.mtu}; a step sums {question.params:,} elements of {question.dtype}, "
@@ -179,5 +214,9 @@ def words(made, source):
         f"The law: a box beats a ring if it sums more than N^2 W / (2 (N - 1)) = "
         f"{made.law_gbps:.1f} Gb/s of gradients; this one sums {made.box_gbps:.1f}, so "
         + ("it does." if wins else "it does not: give it more cores, or take more boxes."),
+        f"Operations (backend \"sluice\"): a job of them takes {asked.memory_bytes >> 20} MiB of "
+        f"the box, with limits.job_memory_mib at {JOB_MEMORY_MIB}. A group's first operation of a "
+        f"kind (up, down, both ways, small) reserves {asked.first_slots} chunks, so {asked.kinds:,}"
+        f" begin; at this link's rate over 1 ms each grows to {asked.full_rate_slots:,}.",
     ]
     return "\n".join(lines)
