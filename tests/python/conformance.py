@@ -1,15 +1,19 @@
 """Runs PyTorch's own tests of backends, those of the installed package, over the backend 'sluice'
 or over Gloo, and tells which pass:
 
-    BACKEND=sluice python3 tests/python/conformance.py OUTCOMES.json [REGULAR-EXPRESSION]
+    BACKEND=sluice python3 tests/python/conformance.py [REGULAR-EXPRESSION] > OUTCOMES
+
+prints a line of JSON a test, [name, outcome]: "passed", "skipped: why" or "failed: why".
 
 PyTorch asks in each test which backend it is for; it is told Gloo, whose place this backend takes.
-Each rank of each test is a fork of this process, which has imported everything once. A test that
-does not end in time, or fails on any rank, has failed. With STAND_IN_FOLDER in the environment the
-appliance is the stand-in of stand_in_box.py, else that at SLUICE_ADDRESS.
+Each rank of each test is a fork of this process, which has imported everything once. Tests run with
+four ranks, those that want more with eight. A test that does not end in time, or fails on any
+rank, has failed. With STAND_IN_FOLDER in the environment the appliance is the stand-in of
+stand_in_box.py, else that at SLUICE_ADDRESS.
 """
 
 import datetime
+import functools
 import json
 import os
 import re
@@ -22,92 +26,154 @@ from pathlib import Path
 
 from sluice.launch import free_port
 
-RANKS = 3
-LIMIT_S = 60
+RANKS, MORE_RANKS = 4, 8
+LIMIT_S = 100
+_GRACE_S = 3  # what the other ranks get to say when one has failed
+_NAMES_ITSELF = ("test_Backend_enum_class", "test_get_backend")  # want the backend's own name
 _SKIPPED = "skipped: "
 
 
-def _imported():
-    """The class of PyTorch's tests, and its exit statuses for tests that are left out."""
-    os.environ.update(BACKEND="gloo", WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1",
-                      TEMP_DIR=tempfile.mkdtemp())
-    from torch.testing._internal import common_distributed
-    from torch.testing._internal.distributed import distributed_test as suite
+class Suite:
+    """PyTorch's tests, as Gloo's."""
 
-    class Case(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
-        pass
-    statuses = {skip.exit_code: skip.message for skip in common_distributed.TEST_SKIPS.values()}
-    return suite, Case, statuses
+    def __init__(self):
+        os.environ.update(BACKEND="gloo", WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1",
+                          TEMP_DIR=tempfile.mkdtemp(), INIT_METHOD="file://none")
+        import sluice.torch  # noqa: F401 - registers the backend
+        from torch.testing._internal import common_distributed
+        from torch.testing._internal.distributed import distributed_test as module
+
+        class Case(module.TestDistBackend, module.DistributedTest._DistTestBase):
+            def _barrier(self, wait_for=None, **_options):
+                module.Barrier.sync(wait_for, timeout=LIMIT_S)  # the machine may be busy
+        self.module, self.case = module, Case
+        self.names = unittest.TestLoader().getTestCaseNames(Case)
+        self._skips = {skip.exit_code: skip.message
+                       for skip in common_distributed.TEST_SKIPS.values()}
+
+    def why_skipped(self, name):
+        """Torch's reason to leave the test out with as many ranks as the environment has, which
+        it gives before the test does anything; "" when the test runs."""
+        method = getattr(self.case, name)
+        if getattr(method, "__unittest_skip__", False):
+            return method.__unittest_skip_why__
+        case = self.case(name)
+        case.rank, case.file_name = 0, "none"
+        return _forked(functools.partial(self._first_words, case, name))
+
+    def _first_words(self, case, name):
+        try:
+            getattr(case, name)()
+        except unittest.SkipTest as skip:
+            return str(skip)
+        except SystemExit as end:
+            return self._skips.get(end.code, "")
+        except BaseException:  # noqa: BLE001 - it has begun, without a process group
+            return ""
+
+    def run_rank(self, name, backend, rank, ranks, place):
+        """The outcome of one rank."""
+        import torch.distributed as dist
+        if "STAND_IN_FOLDER" in os.environ:
+            import stand_in_box
+            stand_in_box.replace_session()
+        self.module.INIT_METHOD = f"file://{place}/again"
+        if name in _NAMES_ITSELF:
+            self.module.BACKEND = backend
+        try:
+            case = self.case(name)
+            case.rank, case.file_name = rank, f"{place}/store"
+            seconds = self.module.CUSTOM_PG_TIMEOUT.get(name, self.module.default_pg_timeout)
+            dist.init_process_group(
+                backend, init_method=f"file://{place}/store", rank=rank, world_size=ranks,
+                timeout=datetime.timedelta(seconds=seconds))
+            case._barrier()
+            getattr(case, name)()
+            case._barrier()
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            return "passed"
+        except unittest.SkipTest as skip:
+            return f"{_SKIPPED}{skip}"
+        except SystemExit as end:
+            return "passed" if not end.code else f"{_SKIPPED}{self._skips.get(end.code, end.code)}"
+        except BaseException:  # noqa: BLE001 - told to the parent
+            return f"failed: {traceback.format_exc()}"
 
 
-def _run_rank(suite, case_class, statuses, backend, name, rank, place, port):
-    """The outcome of one rank: "" when it has passed."""
-    import torch.distributed as dist
-    import sluice.torch  # noqa: F401 - registers the backend
-    if "STAND_IN_FOLDER" in os.environ:
-        import stand_in_box
-        stand_in_box.replace_session()
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), MASTER_PORT=str(port))
-    try:
-        case = case_class(name)
-        case.rank, case.file_name = rank, f"{place}/store"
-        dist.init_process_group(backend, init_method=f"file://{place}/store", rank=rank,
-                                world_size=RANKS, timeout=datetime.timedelta(seconds=LIMIT_S / 2))
-        case._barrier()
-        getattr(case, name)()
-        case._barrier()
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        return ""
-    except unittest.SkipTest as skip:
-        return f"{_SKIPPED}{skip}"
-    except SystemExit as end:
-        return "" if not end.code else f"{_SKIPPED}{statuses.get(end.code, end.code)}"
-    except BaseException:  # noqa: BLE001 - told to the parent
-        return traceback.format_exc()
+def _forked(function, log=None):
+    """What function() returns in a process of its own; "" if it does not within LIMIT_S."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with open(log or os.devnull, "w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        os.write(write, function().encode())
+        os._exit(0)
+    os.close(write)
+    _end([pid], LIMIT_S)
+    with os.fdopen(read) as said:
+        return said.read()
 
 
-def _run_test(suite, case_class, statuses, backend, name):
+def _end(pids, limit_s):
+    """Waits for these children until the limit, or some seconds after one has failed; then ends
+    those that are left."""
+    deadline = time.monotonic() + limit_s
+    left = set(pids)
+    while left and time.monotonic() < deadline:
+        for pid in list(left):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                left.remove(pid)
+                if status:
+                    deadline = min(deadline, time.monotonic() + _GRACE_S)
+        time.sleep(0.005)
+    for pid in left:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+
+
+def outcome(suite, name, backend):
+    """Of all ranks of a test."""
+    for ranks in (RANKS, MORE_RANKS):
+        os.environ["WORLD_SIZE"] = str(ranks)
+        why = suite.why_skipped(name)
+        if "small world size" not in why:
+            break
+    if why:
+        return f"{_SKIPPED}{why}"
     place = Path(tempfile.mkdtemp())
-    os.environ["TEMP_DIR"] = str(place)
-    suite.initialize_temp_directories()
-    suite.Barrier.init()
-    children, port = {}, free_port()
-    for rank in range(RANKS):
+    os.environ.update(TEMP_DIR=str(place), MASTER_PORT=str(free_port()))
+    suite.module.initialize_temp_directories()
+    suite.module.Barrier.init()
+    pids = []
+    for rank in range(ranks):
         pid = os.fork()
         if pid == 0:
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
             with open(place / f"log{rank}", "w") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
-            outcome = _run_rank(suite, case_class, statuses, backend, name, rank, place, port)
-            (place / f"outcome{rank}").write_text(outcome)
-            os._exit(0)
-        children[pid] = rank
-    deadline = time.monotonic() + LIMIT_S
-    while children and time.monotonic() < deadline:
-        pid, _ = os.waitpid(-1, os.WNOHANG)
-        children.pop(pid, None)
-        time.sleep(0.01)
-    for pid in children:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
+            said = suite.run_rank(name, backend, rank, ranks, place)
+            (place / f"outcome{rank}").write_text(said)
+            os._exit(said.startswith("failed"))
+        pids.append(pid)
+    _end(pids, LIMIT_S)
     told = [file.read_text() if (file := place / f"outcome{rank}").exists() else
-            f"did not end: {(place / f'log{rank}').read_text()[-400:]}" for rank in range(RANKS)]
-    failed = [text for text in told if text and not text.startswith(_SKIPPED)]
-    return failed[0] if failed else max(told)
+            f"failed: rank {rank} did not end: {(place / f'log{rank}').read_text()[-400:]}"
+            for rank in range(ranks)]
+    return next((text for text in told if text.startswith("failed")), max(told))
 
 
 def main():
-    backend, pattern = os.environ.get("BACKEND", "sluice"), re.compile((sys.argv[2:] or [""])[0])
-    suite, case_class, statuses = _imported()
-    names = [name for name in unittest.TestLoader().getTestCaseNames(case_class)
-             if pattern.search(name)]
-    outcomes = {}
-    for name in names:
-        outcomes[name] = _run_test(suite, case_class, statuses, backend, name)
-        word = outcomes[name].splitlines()[-1] if outcomes[name] else "passed"
-        print(f"{name}: {word}"[:200], flush=True)
-        Path(sys.argv[1]).write_text(json.dumps(outcomes, indent=1))
+    backend, pattern = os.environ.get("BACKEND", "sluice"), re.compile((sys.argv[1:] or [""])[0])
+    out = os.dup(1)
+    os.dup2(2, 1)  # what torch prints is no outcome
+    suite = Suite()
+    for name in filter(pattern.search, suite.names):
+        os.write(out, f"{json.dumps([name, outcome(suite, name, backend)])}\n".encode())
 
 
 if __name__ == "__main__":
