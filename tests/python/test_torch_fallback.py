@@ -364,3 +364,21 @@ def test_what_a_group_cannot_end_is_refused_with_its_name(tmp_path):
     for text, named in zip(found, ("'grouped'", "fallback_after=0", "k < n", "overlap()",
                                    "wire='float32'", "averaging='sum'"), strict=True):
         assert named in text, found
+
+
+def ends_while_it_joins(rank):
+    import time
+
+    import sluice
+    from sluice._torch_fallback import Return
+
+    def join():
+        return sluice.Job([("weight", 4, "float32")], "inproc://alone", rank=0, world_size=2,
+                          join_timeout=600.0)
+
+    Return(join)
+    time.sleep(1)  # it waits for the other rank, with the process's end before it
+
+
+def test_a_join_that_is_under_way_does_not_hold_up_the_end_of_the_process(tmp_path):
+    run(ends_while_it_joins, 1, tmp_path)

@@ -16,6 +16,7 @@ from sluice import _abi, errors
 
 _log = logging.getLogger("sluice")
 _SLICE_MS = 100  # Ctrl-C and close() are noticed after this long
+ending_threads = set()  # idents of threads whose blocking calls, also joins, shall end
 
 
 def read_counters(get):
@@ -90,7 +91,8 @@ class Handle:
         self._cancelled = set()  # threads (idents) whose blocking call shall end; None: all
         cancelled = self._cancelled
         self._interrupted = _abi.InterruptedFn(
-            lambda _user: int(threading.get_ident() in cancelled or None in cancelled))
+            lambda _user: int(None in cancelled or threading.get_ident() in cancelled
+                              or threading.get_ident() in ending_threads))
         options.callbacks.interrupted = self._interrupted
         joining = [True]  # later whoever waits asks what is missing, of a step
         stalled = options.callbacks.on_stall = _abi.StallFn(

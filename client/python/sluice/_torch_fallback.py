@@ -17,6 +17,7 @@ Meanwhile each rank tries to join the box anew, on a thread, as a member of anot
 over the group adds up how many ranks have joined. Once all have, the next step is the box's.
 """
 
+import atexit
 import hashlib
 import logging
 import threading
@@ -26,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from sluice import errors
+from sluice._handle import ending_threads
 
 _log = logging.getLogger("sluice")
 LOOK_S = 0.1  # between two looks at the store
@@ -67,30 +69,36 @@ class Return(threading.Thread):
     def __init__(self, join):
         super().__init__(name="sluice-return", daemon=True)
         self._join, self._lock = join, threading.Lock()
-        self._wanted = threading.Event()
-        self._wanted.set()
+        self._unwanted = threading.Event()
         self._job = None
         self.failed = False  # and another run is needed
+        atexit.register(self.stop)  # a thread must not be in the library when Python ends
         self.start()
 
     def run(self):
+        try:
+            self._try()
+        finally:
+            ending_threads.discard(self.ident)
+
+    def _try(self):
         said = None
-        while self._wanted.is_set():
+        while not self._unwanted.is_set():
             try:
                 job = self._join()
             except (errors.Unreachable, errors.Refused, errors.IoError) as error:
                 if type(error) is not said:
                     said = type(error)
                     _log.info("training goes on over the process group: %s", error)
-                time.sleep(_RETRY_S)
+                self._unwanted.wait(_RETRY_S)
                 continue
             except errors.Error as error:
-                _log.info("training goes on over the process group: %s", error)
-                time.sleep(_NEXT_RUN_S)
+                if not self._unwanted.wait(_NEXT_RUN_S):
+                    _log.info("training goes on over the process group: %s", error)
                 self.failed = True
                 return
             with self._lock:
-                if self._wanted.is_set():
+                if not self._unwanted.is_set():
                     self._job = job
                     return
             job.close()
@@ -109,16 +117,20 @@ class Return(threading.Thread):
 
     def take(self):
         """The job, which is the caller's."""
-        self._wanted.clear()
+        self._unwanted.set()
+        atexit.unregister(self.stop)
         with self._lock:
             job, self._job = self._job, None
         return job
 
     def stop(self):
-        """Does not wait for a join that is under way; its job is closed."""
+        """Ends a join that is under way; waits for that for at most 2 s."""
         job = self.take()
         if job is not None:
             job.close()
+        if self.is_alive():
+            ending_threads.add(self.ident)
+            self.join(2)
 
 
 class Fallback:

@@ -122,6 +122,10 @@ class GroupAttachment(Attachment):
         for result, target in self._targets:
             target.copy_(result)
 
+    def _abandon(self, kind, value, trace):
+        self._fallback.end()
+        super()._abandon(kind, value, trace)
+
     def _end(self, leave):
         self._fallback.end()
         super()._end((lambda: None) if self.is_away else leave)
