@@ -49,8 +49,8 @@ def _refuse(job, device, backend):
 class GroupAttachment(Attachment):
     """The Attachment that attach(fallback='group') returns.
 
-    is_away  whether the next step goes over the process group; equal on all ranks. `job` is closed
-             then.
+    is_away  whether the next step goes over the process group; `job` is closed then. Equal on all
+             ranks, but in the step in which it begins, which some may have had from the box.
     """
 
     def __init__(self, job, named, group, weight, device, after_s, patience_s, join):
