@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "dataplane/ops/health.h"
-#include "dataplane/ops/json.h"
 #include "dataplane/ops/log.h"
 #include "dataplane/ops/sample.h"
 
@@ -16,16 +16,20 @@ namespace {
 
 using Arguments = std::span<const std::string>;
 
-std::string error(const std::string& what) {
-  return JsonObject().add("ok", false).add("error", what).text();
+using Json = nlohmann::ordered_json;
+
+// ASCII. A name of the wire is any bytes; what is no UTF-8 becomes U+FFFD.
+std::string text_of(const Json& answer) {
+  return answer.dump(-1, ' ', true, Json::error_handler_t::replace);
 }
-JsonObject success() {
-  JsonObject object;
-  object.add("ok", true);
-  return object;
+std::string error(const std::string& what) { return text_of({{"ok", false}, {"error", what}}); }
+std::string success(const Json& content) {
+  Json answer{{"ok", true}};
+  answer.update(content);
+  return text_of(answer);
 }
 std::string done(const Status& status, const std::string& message) {
-  return status.ok() ? success().add("message", message).text() : error(status.message());
+  return status.ok() ? success({{"message", message}}) : error(status.message());
 }
 std::string ending() { return error("the box is ending"); }
 
@@ -72,23 +76,21 @@ std::string status(const Box& box, Arguments) {
       }))
     return ending();
   const BufferUse buffers = box.buffers();
-  return success()
-      .add("version", version())
-      .add("box", box.summary)
-      .add("ready", reasons.empty())
-      .add_json("reasons", json_strings(reasons))
-      .add("draining", draining)
-      .add("started", process_start_time_s())
-      .add("log_level", log_level())
-      .add("jobs", job_count)
-      .add("jobs_memory_bytes", memory_bytes)
-      .add("buffers_in_use", buffers.in_use)
-      .add("buffers_capacity", buffers.capacity)
-      .text();
+  return success({{"version", version()},
+                  {"box", box.summary},
+                  {"ready", reasons.empty()},
+                  {"reasons", reasons},
+                  {"draining", draining},
+                  {"started", process_start_time_s()},
+                  {"log_level", log_level()},
+                  {"jobs", job_count},
+                  {"jobs_memory_bytes", memory_bytes},
+                  {"buffers_in_use", buffers.in_use},
+                  {"buffers_capacity", buffers.capacity}});
 }
 
 std::string ports(const Box& box, Arguments) {
-  std::vector<std::string> rows;
+  Json rows = Json::array();
   for (const PortView& port : box.blocks.ports) {
     const auto sum = [&port](Counter PortCounters::*counter) {
       return port.sum([&](const PortCounters& lane) { return (lane.*counter).read(); });
@@ -97,41 +99,36 @@ std::string ports(const Box& box, Arguments) {
     for (std::size_t reason = 0; reason < kDropReasonCount; ++reason)
       dropped +=
           port.sum([&](const PortCounters& lane) { return lane.drops.by_reason[reason].read(); });
-    rows.push_back(JsonObject()
-                       .add("port", port.name)
-                       .add("up", sum(&PortCounters::link_up) != 0)
-                       .add("link_changes", sum(&PortCounters::link_changes))
-                       .add("rx_packets", sum(&PortCounters::rx_packets))
-                       .add("rx_bytes", sum(&PortCounters::rx_bytes))
-                       .add("rx_missed", sum(&PortCounters::rx_missed))
-                       .add("tx_packets", sum(&PortCounters::tx_packets))
-                       .add("tx_bytes", sum(&PortCounters::tx_bytes))
-                       .add("dropped", dropped)
-                       .add("queue_bytes", sum(&PortCounters::queue_bytes))
-                       .text());
+    rows.push_back({{"port", port.name},
+                    {"up", sum(&PortCounters::link_up) != 0},
+                    {"link_changes", sum(&PortCounters::link_changes)},
+                    {"rx_packets", sum(&PortCounters::rx_packets)},
+                    {"rx_bytes", sum(&PortCounters::rx_bytes)},
+                    {"rx_missed", sum(&PortCounters::rx_missed)},
+                    {"tx_packets", sum(&PortCounters::tx_packets)},
+                    {"tx_bytes", sum(&PortCounters::tx_bytes)},
+                    {"dropped", dropped},
+                    {"queue_bytes", sum(&PortCounters::queue_bytes)}});
   }
-  return success().add_json("ports", json_array(rows)).text();
+  return success({{"ports", rows}});
 }
 
 std::string jobs_of(const agg::Jobs& jobs, TimeNs now) {
-  std::vector<std::string> rows;
+  Json rows = Json::array();
   for (const agg::JobView& view : jobs.views()) {
     const bool has_job = view.job != nullptr;
     rows.push_back(
-        JsonObject()
-            .add("job", job_label(view))
-            .add("state", name_of(view.state))
-            .add("members", view.joined_count)
-            .add("world_size", view.world_size)
-            .add("step",
-                 has_job ? view.job->windows[0].open_step.load(std::memory_order_relaxed) : 0)
-            .add("policy", has_job ? sluice::name_of(view.job->spec.policy.kind) : "")
-            .add("memory_bytes", has_job ? agg::Job::memory_bytes(view.job->spec) : 0)
-            .add("waits", jobs.describe_awaited(view.id, now))
-            .add("notice", view.notice.empty() ? view.loss : view.notice)
-            .text());
+        {{"job", job_label(view)},
+         {"state", name_of(view.state)},
+         {"members", view.joined_count},
+         {"world_size", view.world_size},
+         {"step", has_job ? view.job->windows[0].open_step.load(std::memory_order_relaxed) : 0},
+         {"policy", has_job ? sluice::name_of(view.job->spec.policy.kind) : ""},
+         {"memory_bytes", has_job ? agg::Job::memory_bytes(view.job->spec) : 0},
+         {"waits", jobs.describe_awaited(view.id, now)},
+         {"notice", view.notice.empty() ? view.loss : view.notice}});
   }
-  return success().add_json("jobs", json_array(rows)).text();
+  return success({{"jobs", rows}});
 }
 
 std::string jobs(const Box& box, Arguments) {
@@ -144,28 +141,23 @@ std::string jobs(const Box& box, Arguments) {
 std::string members_of(const agg::Jobs& jobs, const std::string& label, TimeNs now) {
   const auto view = find_job(jobs, label);
   if (!view) return error(no_such_job(jobs, label));
-  std::vector<std::string> rows;
+  Json rows = Json::array();
   std::optional<JobSample> sample;
   if (view->job != nullptr) sample = sample_job(jobs, *view, now);
   for (const agg::MemberView& member : jobs.members(view->id, now)) {
-    JsonObject row;
-    row.add("rank", member.rank.value)
-        .add("address", member.address)
-        .add("state", name_of(member))
-        .add("silent_s", static_cast<double>(member.silent_ns / kMillisecond) / 1e3);
+    Json row{{"rank", member.rank.value},
+             {"address", member.address},
+             {"state", name_of(member)},
+             {"silent_s", static_cast<double>(member.silent_ns / kMillisecond) / 1e3}};
     if (sample) {
       const MemberSample& counts = sample->members[member.rank.value];
-      row.add("missing", counts.awaited)
-          .add("included_chunks", counts.included)
-          .add("late_chunks", counts.late);
+      row.update({{"missing", counts.awaited},
+                  {"included_chunks", counts.included},
+                  {"late_chunks", counts.late}});
     }
-    rows.push_back(row.text());
+    rows.push_back(row);
   }
-  return success()
-      .add("job", label)
-      .add("state", name_of(view->state))
-      .add_json("members", json_array(rows))
-      .text();
+  return success({{"job", label}, {"state", name_of(view->state)}, {"members", rows}});
 }
 
 std::string members(const Box& box, Arguments words) {
@@ -209,14 +201,11 @@ std::string drain(const Box& box, Arguments) {
 std::string reload(const Box& box, Arguments) {
   const auto changes = box.reload();
   if (!changes.ok()) return error(changes.status().message());
-  std::vector<std::string> rows;
+  Json rows = Json::array();
   for (const SettingChange& change : changes.value())
-    rows.push_back(JsonObject()
-                       .add("setting", change.setting)
-                       .add("before", change.before)
-                       .add("after", change.after)
-                       .text());
-  return success().add_json("changes", json_array(rows)).text();
+    rows.push_back(
+        {{"setting", change.setting}, {"before", change.before}, {"after", change.after}});
+  return success({{"changes", rows}});
 }
 
 std::string change_log_level(const Box& box, Arguments words) {
