@@ -39,6 +39,8 @@ endif()
 # --- appliance
 if(TARGET sluiced)
   install(TARGETS sluiced RUNTIME COMPONENT appliance)
+  install(TARGETS sluice_libssl sluice_libcrypto
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/sluiced COMPONENT appliance)
   install(DIRECTORY config/examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT appliance)
   install(PROGRAMS dataplane/ops/sluicectl DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT appliance)
   install(FILES dataplane/ops/sluicectl.bash RENAME sluicectl

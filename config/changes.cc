@@ -86,6 +86,8 @@ std::vector<Change> changes_between(const Config& left, const Config& right) {
     changes.push_back({"appliance.secret_file's older secrets",
                        std::to_string(before.appliance.older_secrets.size()),
                        std::to_string(after.appliance.older_secrets.size()), true});
+  if (before.metrics.password != after.metrics.password)
+    changes.push_back({"metrics.password_file's password", "the old one", "another", false});
   compare_ports(before, after, changes);
   compare_list(Section::kClass, before.classes, after.classes, changes);
   compare_list(Section::kRule, before.rules, after.rules, changes);

@@ -152,6 +152,9 @@ inline constexpr std::size_t kMaxJobTables = 1024;
 
 struct MetricsConfig {
   std::string address = "127.0.0.1:9464";  // empty: no endpoint
+  std::string certificate;                 // PEM; empty: HTTP without TLS
+  std::string password_file;               // empty: for everybody
+  std::string password;                    // "USER:PASSWORD", from password_file
   friend bool operator==(const MetricsConfig&, const MetricsConfig&) = default;
 };
 

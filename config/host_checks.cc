@@ -129,6 +129,25 @@ void check_metrics(const Config& config, const HostFacts& host, Report& report) 
                                          "; end who has it, or choose another");
 }
 
+// Whoever sees the path learns the password.
+void check_password_on_the_wire(const Config& config, Report& report) {
+  const MetricsConfig& metrics = config.metrics;
+  if (metrics.password_file.empty() || !metrics.certificate.empty() || metrics.address.empty())
+    return;
+  if (!metrics.address.starts_with("127.") && !metrics.address.starts_with("[::1]"))
+    report.warn({"metrics.password_file"},
+                "the metrics' password travels in clear: " + in_quotes(metrics.address) +
+                    "; set metrics.certificate");
+}
+
+void check_certificate(const Config& config, const HostFacts& host, Report& report) {
+  const std::string& path = config.metrics.certificate;
+  if (path.empty() || config.metrics.address.empty() || !host.why_no_tls) return;
+  if (const std::string why = host.why_no_tls(path); !why.empty())
+    report.conflict({"metrics.certificate"},
+                    "metrics.certificate can't be used: " + in_quotes(path) + ": " + why);
+}
+
 }  // namespace
 
 void check_host(const Config& config, const HostFacts& host, Report& report) {
@@ -141,6 +160,8 @@ void check_host(const Config& config, const HostFacts& host, Report& report) {
   check_folder("control.socket", config.control.socket, host, report);
   check_hugepages(config, host, report);
   check_metrics(config, host, report);
+  check_certificate(config, host, report);
+  check_password_on_the_wire(config, report);
 }
 
 }  // namespace sluice::config

@@ -59,27 +59,58 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+// A file of secrets, which a setting names.
+struct SecretFile {
+  std::string section, key, path;
+  std::string content;  // what to write into it
+
+  void fail(const std::string& what, const std::string& remedy, Report& report) const {
+    report.conflict({section + "." + key}, key + what + ": " + in_quotes(path) + "; " + remedy);
+  }
+  // Its lines, or nothing and an error.
+  std::optional<std::vector<std::string>> read(Report& report) const {
+    struct stat info;
+    const auto text = read_file(path, kMaxSecrets * (kMaxSecretBytes + 2));
+    if (!text || stat(path.c_str(), &info) != 0)
+      fail(std::string(" can't be read (") + std::strerror(errno) + ")",
+           "create it with " + content, report);
+    else if (info.st_mode & S_IROTH)
+      fail(" can be read by everyone on this host", "chmod o-r it", report);
+    else
+      return lines_of(*text);
+    return std::nullopt;
+  }
+};
+
+void read_password(Config& config, Report& report) {
+  const SecretFile file{"metrics", "password_file", config.metrics.password_file,
+                        "one line, USER:PASSWORD"};
+  if (file.path.empty()) return;
+  const auto lines = file.read(report);
+  if (!lines) return;
+  if (lines->size() != 1 || lines->front().size() > kMaxSecretBytes ||
+      lines->front().find(':') == std::string::npos)
+    return file.fail(" holds something else than a user and a password", "write " + file.content,
+                     report);
+  config.metrics.password = lines->front();
+}
+
 // Replaces the empty secrets by the lines of secret_file.
 void read_secret(Config& config, Report& report) {
-  const std::string& path = config.appliance.secret_file;
-  if (path.empty()) return;
-  const auto fail = [&](const std::string& what, const std::string& remedy) {
-    report.conflict({"appliance.secret_file"}, what + ": " + in_quotes(path) + "; " + remedy);
-  };
-  struct stat info;
-  const auto text = read_file(path, kMaxSecrets * (kMaxSecretBytes + 2));
-  if (!text || stat(path.c_str(), &info) != 0)
-    return fail(std::string("secret_file can't be read (") + std::strerror(errno) + ")",
-                "create it with the secret on one line");
-  if (info.st_mode & S_IROTH)
-    return fail("secret_file can be read by everyone on this host", "chmod o-r it");
-  std::vector<std::string> secrets = lines_of(*text);
+  const SecretFile file{"appliance", "secret_file", config.appliance.secret_file,
+                        "the secret on one line"};
+  if (file.path.empty()) return;
+  auto lines = file.read(report);
+  if (!lines) return;
+  std::vector<std::string>& secrets = *lines;
   const bool too_long = std::ranges::any_of(
       secrets, [](const std::string& secret) { return secret.size() > kMaxSecretBytes; });
   if (secrets.empty() || secrets.size() > kMaxSecrets || too_long)
-    return fail("secret_file holds " + std::string(secrets.empty() ? "nothing" : "too much"),
-                "write 1 to " + std::to_string(kMaxSecretBytes) + " bytes into it, and at most " +
-                    std::to_string(kMaxSecrets - 1) + " older secrets on lines of their own");
+    return file.fail(" holds " + std::string(secrets.empty() ? "nothing" : "too much"),
+                     "write 1 to " + std::to_string(kMaxSecretBytes) +
+                         " bytes into it, and at most " + std::to_string(kMaxSecrets - 1) +
+                         " older secrets on lines of their own",
+                     report);
   config.appliance.secret = std::move(secrets.front());
   secrets.erase(secrets.begin());
   config.appliance.older_secrets = std::move(secrets);
@@ -116,6 +147,7 @@ Config load(const std::string& path, const HostFacts& host, Findings& findings) 
     check_secret_place(config, path, report);
     check_open_door(config, report);
     read_secret(config, report);
+    read_password(config, report);
   }
   findings = {.errors = report.take_errors(), .warnings = report.take_warnings()};
   return config;

@@ -46,6 +46,7 @@ struct HostFacts {
   // If a function is not set, its check is skipped.
   std::function<bool(const std::string& path)> is_folder{};
   std::function<std::string(const std::string& address)> why_not_listening{};  // empty: it can
+  std::function<std::string(const std::string& certificate)> why_no_tls{};     // empty: it can
 };
 
 // Asks the kernel. Facts that cannot be had stay empty, and their checks are skipped.

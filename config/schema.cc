@@ -194,6 +194,15 @@ constexpr KeySpec kSchema[] = {
 
     {Section::kMetrics, "address", "", 0, 64, "Where Prometheus scrapes. Empty: no endpoint.",
      [](Target t) -> Field { return &t.config->metrics.address; }, kHostPort},
+    {Section::kMetrics, "certificate", "", 0, 4096,
+     "File with the server's certificate, those between it and its authority, and its key, each as "
+     "PEM: the pages are HTTPS then. A renewed file is used from the next connection on. "
+     "Empty: HTTP.",
+     [](Target t) -> Field { return &t.config->metrics.certificate; }},
+    {Section::kMetrics, "password_file", "", 0, 4096,
+     "File with the line USER:PASSWORD, which /metrics and / ask for (HTTP basic authentication); "
+     "/healthz and /readyz are for everybody. Empty: no password.",
+     [](Target t) -> Field { return &t.config->metrics.password_file; }},
 
     {Section::kControl, "socket", "", 0, kMaxPathBytes,
      "Local socket for sluicectl. Empty: control.sock in the folder that systemd gives the service "

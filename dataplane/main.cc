@@ -29,6 +29,7 @@
 #include "dataplane/ops/log.h"
 #include "dataplane/ops/pulse.h"
 #include "dataplane/ops/service_manager.h"
+#include "dataplane/ops/tls.h"
 #include "dataplane/reload.h"
 
 namespace {
@@ -112,6 +113,7 @@ void serve(int signals, Appliance& appliance, Reloader& reloader, const ServiceM
 int check_config(const std::string& path) {
   sluice::config::HostFacts host = sluice::config::read_host_facts();
   host.why_not_listening = sluice::dataplane::why_not_listening;
+  host.why_no_tls = sluice::dataplane::why_no_tls;
   const sluice::config::Findings findings = sluice::config::check_config(path, host);
   for (const std::string& error : findings.errors) std::fprintf(stderr, "%s\n", error.c_str());
   for (const std::string& warning : findings.warnings)
@@ -210,9 +212,10 @@ int run(const std::string& path) {
     return kFailed;
   }
   std::unique_ptr<sluice::dataplane::MetricsEndpoint> metrics;
-  if (const std::string& address = config.value().metrics.address; !address.empty()) {
-    auto started =
-        sluice::dataplane::MetricsEndpoint::start(address, metrics_source(*appliance.value()));
+  if (const auto& settings = config.value().metrics; !settings.address.empty()) {
+    auto started = sluice::dataplane::MetricsEndpoint::start(
+        {settings.address, settings.certificate, settings.password},
+        metrics_source(*appliance.value()));
     if (!started.ok()) {
       spdlog::error("{}", started.status().message());
       return kFailed;

@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "dataplane/ops/pages.h"
+#include "dataplane/ops/tls.h"
 
 namespace sluice::dataplane {
 namespace {
@@ -16,13 +17,16 @@ namespace {
 // A scrape and a probe that waits for the control thread must not hold up each other.
 constexpr const char* kThreads = "2";
 
+constexpr const char* kFromTls12 = "4";
+
 struct Route {
   const char* uri;  // "$" ends a uri that others begin with
   Page::Make make;
+  bool for_all = false;  // probes have no password
 };
 constexpr Route kRoutes[] = {{"/metrics", metrics_page},
-                             {"/healthz", health_page},
-                             {"/readyz", ready_page},
+                             {"/healthz", health_page, true},
+                             {"/readyz", ready_page, true},
                              {"/$", landing_page}};
 
 }  // namespace
@@ -50,15 +54,29 @@ std::string why_not_listening(const std::string& address) {
 MetricsEndpoint::MetricsEndpoint(MetricsSource source) : collector_(std::move(source)) {}
 MetricsEndpoint::~MetricsEndpoint() = default;
 
-Result<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::start(const std::string& address,
+Result<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::start(const EndpointOptions& options,
                                                                 MetricsSource source) {
+  const std::string& address = options.address;
   std::unique_ptr<MetricsEndpoint> endpoint(new MetricsEndpoint(std::move(source)));
+  std::vector<std::string> settings{"num_threads", kThreads, "listening_ports", address};
+  if (!options.certificate.empty()) {
+    if (const std::string why = why_no_tls(options.certificate); !why.empty())
+      return Status(StatusCode::kIoError, "the metrics endpoint cannot use the certificate " +
+                                              options.certificate +
+                                              " (metrics.certificate): " + why);
+    settings.back() += 's';
+    settings.insert(settings.end(), {"ssl_certificate", options.certificate, "ssl_short_trust",
+                                     "yes", "ssl_protocol_version", kFromTls12});
+  }
   try {
-    endpoint->server_ = std::make_unique<CivetServer>(
-        std::vector<std::string>{"listening_ports", address, "num_threads", kThreads});
+    endpoint->server_ = std::make_unique<CivetServer>(settings);
+    if (!options.password.empty())
+      endpoint->password_ = std::make_unique<PasswordCheck>(options.password);
     for (const Route& route : kRoutes) {
       endpoint->pages_.push_back(std::make_unique<Page>(route.make, endpoint->collector_));
       endpoint->server_->addHandler(route.uri, *endpoint->pages_.back());
+      if (endpoint->password_ != nullptr && !route.for_all)
+        endpoint->server_->addAuthHandler(route.uri, *endpoint->password_);
     }
   } catch (const std::exception& error) {
     const std::string why = why_not_listening(address);

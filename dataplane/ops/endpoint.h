@@ -17,15 +17,21 @@ class CivetServer;
 namespace sluice::dataplane {
 
 class Page;
+class PasswordCheck;
 
 // Why a server can not listen at this address now; empty: it can.
 std::string why_not_listening(const std::string& address);
 
+struct EndpointOptions {
+  std::string address;      // "host:port"; port 0 lets the system choose
+  std::string certificate;  // a file; empty: HTTP without TLS
+  std::string password;     // "USER:PASSWORD", for /metrics and /; empty: for everybody
+};
+
 class MetricsEndpoint {
  public:
-  // `address`: "host:port" of the configuration; port 0 lets the system choose. Fails with kIoError
-  // when it cannot be bound.
-  static Result<std::unique_ptr<MetricsEndpoint>> start(const std::string& address,
+  // Fails with kIoError when the address cannot be bound, or the certificate not be used.
+  static Result<std::unique_ptr<MetricsEndpoint>> start(const EndpointOptions& options,
                                                         MetricsSource source);
   // Takes up to two seconds: the server checks its stop flag no more often.
   ~MetricsEndpoint();
@@ -39,6 +45,7 @@ class MetricsEndpoint {
   explicit MetricsEndpoint(MetricsSource source);
 
   MetricsCollector collector_;
+  std::unique_ptr<PasswordCheck> password_;
   std::vector<std::unique_ptr<Page>> pages_;
   std::unique_ptr<CivetServer> server_;
 };

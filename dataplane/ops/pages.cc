@@ -1,6 +1,10 @@
 #include "dataplane/ops/pages.h"
 
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
 #include <prometheus/text_serializer.h>
+
+#include <string_view>
 
 #include "dataplane/ops/health.h"
 
@@ -62,6 +66,26 @@ bool Page::handleGet(CivetServer*, mg_connection* connection) {
             answer.status, words_of(answer.status), answer.type.c_str(), answer.body.size());
   mg_write(connection, answer.body.data(), answer.body.size());
   return true;
+}
+
+PasswordCheck::PasswordCheck(const std::string& password) : expected_("Basic ") {
+  std::string text(4 * (password.size() + 2) / 3 + 1, '\0');
+  const int bytes = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                                    reinterpret_cast<const unsigned char*>(password.data()),
+                                    static_cast<int>(password.size()));
+  expected_.append(text, 0, static_cast<std::size_t>(bytes));
+}
+
+bool PasswordCheck::authorize(CivetServer*, mg_connection* connection) {
+  const char* header = mg_get_header(connection, "Authorization");
+  const std::string_view given = header == nullptr ? "" : header;
+  if (given.size() == expected_.size() &&
+      CRYPTO_memcmp(given.data(), expected_.data(), given.size()) == 0)
+    return true;
+  mg_printf(connection,
+            "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"sluiced\"\r\n"
+            "Content-Length: 0\r\nConnection: close\r\n\r\n");
+  return false;
 }
 
 }  // namespace sluice::dataplane

@@ -41,4 +41,14 @@ class Page : public CivetHandler {
   const MetricsCollector& collector_;
 };
 
+// Asks for a user and a password by HTTP basic authentication (RFC 7617).
+class PasswordCheck : public CivetAuthHandler {
+ public:
+  explicit PasswordCheck(const std::string& password);  // "USER:PASSWORD"
+  bool authorize(CivetServer* server, mg_connection* connection) override;
+
+ private:
+  std::string expected_;  // the header's value
+};
+
 }  // namespace sluice::dataplane

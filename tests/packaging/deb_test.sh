@@ -27,6 +27,7 @@ only() {
 }
 pages='usr/share/(man|bash-completion|zsh)/'
 box='usr/bin/sluice(d|ctl)$|etc/sluice/appliance.toml$|(usr/)?lib/systemd/system/'
+box+='|usr/lib/[^/]+/sluiced/lib(ssl|crypto)\.so$'
 only sluiced "^\./($box|$pages)"
 only libsluice0.3 '^\./usr/lib/[^/]+/(libsluice\.so\.0|sluice/)'
 only libsluice-dev '^\./usr/(include/sluice/|lib/[^/]+/(cmake|pkgconfig|libsluice\.so$))'

@@ -6,7 +6,9 @@ the main thread's. Imports prometheus_client, which only `top` needs.
 
 import collections
 import http.client
+import base64
 import math
+import netrc
 import queue
 import threading
 import time
@@ -123,6 +125,21 @@ class Span:
         return min(bound for bound in new if bound >= found) if whole and found else found
 
 
+def _request(url):
+    """For `url`, with the user and the password that ~/.netrc has for its host."""
+    request = urllib.request.Request(url)
+    try:
+        found = netrc.netrc().authenticators(urllib.parse.urlsplit(url).hostname)
+    except FileNotFoundError:
+        found = None
+    except (OSError, netrc.NetrcParseError) as error:
+        raise Unusable(url, f"~/.netrc can't be used ({error})", "mend or remove it") from None
+    if found:
+        words = base64.b64encode(f"{found[0]}:{found[2]}".encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {words}")
+    return request
+
+
 def fetch(url, timeout_s=_TIMEOUT_S):
     """A Scrape of the endpoint. Blocks for about `timeout_s`; Unusable names the URL and a remedy.
 
@@ -133,9 +150,12 @@ def fetch(url, timeout_s=_TIMEOUT_S):
             "127.0.0.1:9464), or the SLUICE_METRICS of a worker? On another machine give its "
             "address: python3 -m sluice top HOST:PORT")
     try:
-        with opener.open(url, timeout=timeout_s) as answer:
+        with opener.open(_request(url), timeout=timeout_s) as answer:
             body = answer.read(_MAX_BYTES + 1)
     except urllib.error.HTTPError as error:
+        if error.code == 401:
+            hint = ("give the user and the password of metrics.password_file in ~/.netrc: "
+                    f"machine {urllib.parse.urlsplit(url).hostname} login USER password PASSWORD")
         raise Unusable(url, f"the server answers {error.code} {error.reason}", hint) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)

@@ -107,5 +107,33 @@ TEST(HostChecks, AMetricsAddressInUseIsWarnedAbout) {
   EXPECT_THAT(ConfigFile("[metrics]\naddress = \"\"\n" + kGoodPort).warnings(host), IsEmpty());
 }
 
+TEST(HostChecks, ACertificateThatCannotBeUsedIsAnErrorWithItsReason) {
+  HostFacts host{.interfaces = {}, .cpu_count = 4};
+  host.why_no_tls = [](const std::string& path) { return path == "good" ? "" : "no key; add it"; };
+  const auto errors_with = [&](const std::string& metrics) {
+    return ConfigFile("[metrics]\n" + metrics + kGoodPort).errors(host);
+  };
+  EXPECT_THAT(errors_with("certificate = \"good\"\n"), IsEmpty());
+  EXPECT_THAT(errors_with("certificate = \"bad\"\n"),
+              ElementsAre("a.toml:2: metrics.certificate can't be used: \"bad\": no key; add it"));
+  EXPECT_THAT(errors_with("certificate = \"bad\"\naddress = \"\"\n"), IsEmpty());
+}
+
+TEST(HostChecks, APasswordThatTravelsInClearIsWarnedAbout) {
+  const HostFacts host{.interfaces = {}, .cpu_count = 4};
+  ConfigFile file("");
+  const std::string secret = file.write("password", "user:password");
+  const auto warnings_with = [&](const std::string& address, const std::string& more) {
+    file.write("a.toml", "[metrics]\npassword_file = \"" + secret + "\"\naddress = \"" + address +
+                             "\"\n" + more + kGoodPort);
+    return file.warnings(host);
+  };
+  EXPECT_THAT(warnings_with("127.0.0.1:9464", ""), IsEmpty());
+  EXPECT_THAT(warnings_with("0.0.0.0:9464", "certificate = \"server.pem\"\n"), IsEmpty());
+  EXPECT_THAT(warnings_with("0.0.0.0:9464", ""),
+              ElementsAre("a.toml:2: the metrics' password travels in clear: \"0.0.0.0:9464\"; set "
+                          "metrics.certificate"));
+}
+
 }  // namespace
 }  // namespace sluice::config

@@ -31,8 +31,10 @@ TEST(Loader, AKeyOfAnotherTableIsSentThere) {
 
 TEST(Loader, AKeyLikeNoOtherGetsTheListOfKeys) {
   const ConfigFile file(kGoodPort + "[metrics]\nquantisation = 2\n");
-  EXPECT_THAT(file.errors(), ElementsAre("a.toml:6: unknown key in [metrics]: \"quantisation\"; "
-                                         "remove it; the keys here are address"));
+  EXPECT_THAT(
+      file.errors(),
+      ElementsAre("a.toml:6: unknown key in [metrics]: \"quantisation\"; remove it; the keys "
+                  "here are address, certificate, password_file"));
 }
 
 TEST(Loader, UnknownTablesAndBareKeysAreErrors) {
@@ -240,6 +242,24 @@ TEST(Loader, ASecretFileMustExistHoldSomethingAndBePrivate) {
               ElementsAre(StartsWith("a.toml:2: secret_file holds too much")));
   EXPECT_THAT(errors_with("/nonexistent"),
               ElementsAre(StartsWith("a.toml:2: secret_file can't be read (No such file")));
+}
+
+TEST(Loader, ThePasswordOfTheMetricsComesFromItsFile) {
+  const ConfigFile file("");
+  const auto write = [&](const std::string& path) {
+    file.write("a.toml", "[metrics]\npassword_file = \"" + path + "\"\n" + kGoodPort);
+  };
+  write(file.write("password", "prometheus:open sesame\n"));
+  const auto config = load_config(file.path());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config.value().metrics.password, "prometheus:open sesame");
+  for (const char* wrong : {"", "sesame", "a:b\nc:d"}) {
+    write(file.write("password", wrong));
+    EXPECT_THAT(file.errors(), ElementsAre(StartsWith("a.toml:2: password_file holds something")));
+  }
+  write(file.write("open", "a:b", 0644));
+  EXPECT_THAT(file.errors(),
+              ElementsAre(StartsWith("a.toml:2: password_file can be read by everyone")));
 }
 
 TEST(Loader, ASecretOfTheWrongTypeIsNotPrinted) {

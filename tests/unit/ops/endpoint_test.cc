@@ -267,7 +267,7 @@ TEST_F(Metrics, AProbeLearnsWhetherTheBoxServesAndWhyNot) {
 TEST_F(Metrics, AnAddressInUseIsAnErrorThatNamesItAndTheKey) {
   const auto metrics = endpoint();
   const std::string address = "127.0.0.1:" + std::to_string(metrics->port());
-  const auto second = MetricsEndpoint::start(address, source());
+  const auto second = MetricsEndpoint::start({.address = address}, source());
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), StatusCode::kIoError);
   EXPECT_THAT(second.status().message(), AllOf(HasSubstr(address), HasSubstr("metrics.address"),

@@ -40,7 +40,7 @@ class Metrics : public agg::ControlTest {
   }
 
   std::unique_ptr<MetricsEndpoint> endpoint() {
-    auto started = MetricsEndpoint::start("127.0.0.1:0", source());
+    auto started = MetricsEndpoint::start({.address = "127.0.0.1:0"}, source());
     EXPECT_TRUE(started.ok()) << started.status().message();
     return std::move(started).value();
   }
