@@ -12,7 +12,7 @@ _SLICE_S = 0.01  # between two looks into the store
 
 
 class MonitoredBarrier:
-    """Of one process group. Its ranks call it equally often."""
+    """Of one process group. Its ranks call it equally often: who comes too late hears so."""
 
     def __init__(self, store, rank, size):
         self._store, self._rank, self._size = store, rank, size
