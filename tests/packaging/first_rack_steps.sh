@@ -3,12 +3,12 @@
 # Inside the machine of first_rack_test.sh, as root. Each command of the page is looked up there
 # before it is run.
 set -euo pipefail
-cd /root
+cd /srv
 page=first_rack.md
 
 failed() {
   printf 'FAILED: line %s: %s\n' "$1" "$BASH_COMMAND"
-  tail -n 40 /root/out /root/worker?.log 2>/dev/null || true
+  tail -n 40 out worker?.log 2>/dev/null || true
   journalctl --no-pager -n 40 -u sluiced
 }
 trap 'failed $LINENO' ERR

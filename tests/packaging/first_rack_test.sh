@@ -19,6 +19,6 @@ for worker in 0 1; do
     iputils-ping procps >"$WORK/out" 2>&1 || fail "a worker's root: $(tail "$WORK/out")"
   cp "${packages[@]}" "$root/worker$worker/root/"
 done
-cp "${packages[@]}" "$SOURCE/docs/first_rack.md" "$(dirname "$0")/first_rack_steps.sh" "$root/root/"
+cp "${packages[@]}" "$SOURCE/docs/first_rack.md" "$(dirname "$0")/first_rack_steps.sh" "$root/srv/"
 need slirp4netns
 boot first_rack_steps.sh internet

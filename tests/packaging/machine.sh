@@ -28,7 +28,7 @@ start_systemd() {
     'umount -l /mnt && exec /lib/systemd/systemd --log-target=journal' >/dev/null 2>&1 </dev/null
 }
 
-# boot SCRIPT [internet]: the machine runs /root/SCRIPT once it is up, prints what that says, and
+# boot SCRIPT [internet]: the machine runs /srv/SCRIPT once it is up, prints what that says, and
 # ends; fails unless the last line is "all checks passed". With `internet` its tap0 leads there, DNS
 # at 10.0.2.3.
 boot() {
@@ -38,9 +38,9 @@ boot() {
 After=multi-user.target
 [Service]
 Type=oneshot
-ExecStart=/bin/bash /root/$script
-StandardOutput=append:/root/checks
-StandardError=append:/root/checks
+ExecStart=/bin/bash /srv/$script
+StandardOutput=append:/srv/checks
+StandardError=append:/srv/checks
 TimeoutStartSec=infinity
 ExecStopPost=/bin/systemctl poweroff --force --force
 UNIT
@@ -60,7 +60,7 @@ UNIT
   fi
   wait "$machine" || true
   [[ -z $internet ]] || kill "$internet" 2>/dev/null || true
-  cat "$root/root/checks" || true
-  grep -qx 'all checks passed' "$root/root/checks" ||
+  cat "$root/srv/checks" || true
+  grep -qx 'all checks passed' "$root/srv/checks" ||
     fail "the machine did not pass: $(cat "$WORK/machine")"
 }

@@ -72,5 +72,8 @@ next_version() {
   dpkg-deb --root-owner-group -b "$WORK/next" "$3" >/dev/null
 }
 
-# row CELL...: of the table at the end of docs/results.md; printed, and kept in BUILD.
-row() { printf '| %s ' "$@" | sed 's/$/|/'; }
+# row CELL...: prints a row of the table in docs/results.md.
+row() {
+  printf '| %s ' "$@"
+  printf '|\n'
+}

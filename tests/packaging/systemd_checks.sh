@@ -142,7 +142,7 @@ systemctl stop sluiced
 passed "stopped, nothing left in /run"
 
 mkdir -p /etc/systemd/system/sluiced.service.d
-cp /root/sluiced-devices.conf /etc/systemd/system/sluiced.service.d/
+cp /srv/sluiced-devices.conf /etc/systemd/system/sluiced.service.d/
 systemctl daemon-reload
 sed -i 's/"af_packet"/"af_xdp"/' "$settings"
 systemctl start sluiced

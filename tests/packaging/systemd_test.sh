@@ -16,6 +16,6 @@ inside sh -c 'apt-get install --no-install-recommends --yes -q /packages/*.deb'
 mkdir "$root/upgrade"
 next_version bookworm 1 "$root/upgrade/good.deb"
 next_version bookworm 2 "$root/upgrade/bad.deb"
-cp "$(dirname "$0")/systemd_checks.sh" "$SOURCE/config/deploy/sluiced-devices.conf" "$root/root/"
+cp "$(dirname "$0")/systemd_checks.sh" "$SOURCE/config/deploy/sluiced-devices.conf" "$root/srv/"
 umount "$root/packages"
 boot systemd_checks.sh
