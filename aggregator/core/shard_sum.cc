@@ -1,7 +1,6 @@
 // Contributions to sums: how each is added, when a sum is complete, and what the policy observes.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <utility>
 
 #include "aggregator/base/check.h"
