@@ -176,3 +176,52 @@ def test_arrays_that_do_not_fit_are_refused_by_name(address):  # noqa: F811
             group.barrier()
         return True
     assert on_all_ranks(work, 2, address) == [True] * 2
+
+
+def elastic(address):  # noqa: F811
+    return sluice.Session(address, elastic=True, world_size=8, job="elastic")
+
+
+def total(members, name):
+    """The sum of 1, 2, 4, ... over sessions of this process, in a new group of all of them."""
+    ranks = [session.rank for session in members]
+    values = [numpy.full(3, 1 << place, "float32") for place in range(len(members))]
+    made = [session.group(name, ranks) for session in members]
+    for ticket in [group.all_reduce(value) for group, value in zip(made, values)]:
+        ticket.wait(60)
+    assert all((value == values[0]).all() for value in values)
+    return values[0][0], made
+
+
+def test_an_elastic_job_grows_shrinks_splits_and_merges(address):  # noqa: F811
+    with elastic(address) as first, elastic(address) as second:
+        assert total([first], "alone")[0] == 1
+        assert total([second, first], "two")[0] == 3
+        with elastic(address) as third, elastic(address) as fourth:
+            assert len({one.rank for one in (first, second, third, fourth)}) == 4
+            assert total([first, third], "left")[0] == total([fourth, second], "right")[0] == 3
+            all_of, made = total([first, second, third, fourth], "merged")
+            assert all_of == 15
+        late = made[0].barrier()
+        with pytest.raises(sluice.PeerLost, match="has left or was lost"):
+            late.wait(60)
+        assert total([first, second], "two again")[0] == 3
+
+
+def test_an_aborted_group_fails_for_all_and_its_ranks_make_another(address):  # noqa: F811
+    with elastic(address) as first, elastic(address) as second:
+        _, (here, there) = total([first, second], "pair")
+        waits, ended = here.barrier(), there.all_reduce(numpy.zeros(3, "float32"))
+        there.abort()
+        with pytest.raises(sluice.Closed, match="has aborted group 'pair'"):
+            ended.wait(60)
+        with pytest.raises((sluice.PeerLost, sluice.InvalidArgument)):
+            waits.wait(60)
+        with pytest.raises(sluice.Closed, match="has left group"):
+            there.barrier()
+        assert total([first, second], "anew")[0] == 3
+
+
+def test_an_elastic_job_gives_the_rank(address):  # noqa: F811
+    with pytest.raises(sluice.InvalidArgument, match="gives the rank"):
+        sluice.Session(address, elastic=True, world_size=8, rank=1)

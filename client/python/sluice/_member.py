@@ -14,14 +14,17 @@ _PLAN_TEXT_BYTES = 1 << 20
 class Member:
     """What Job and Store have in common."""
 
-    def __init__(self, tensors, address, options, **store):
+    def __init__(self, tensors, address, options, *, any_rank=False, **store):
         """Joins. `tensors`: _values.Tensor, None for a job of operations; `options`:
-        sluice.Options; `store`: the fields of sluice_store_options."""
+        sluice.Options; `any_rank`: the job, which is elastic, gives the rank; `store`: the fields
+        of sluice_store_options."""
         self._library = library = _library.load()
-        self.rank = _settings.rank(options.rank, address)
+        place = (_settings.integer("RANK", None, default=0) if any_rank else
+                 _settings.rank(options.rank, address))  # in addresses and names of files
+        self.rank = place
         self.world_size = _settings.world_size(options.world_size, address)
-        self.address = _settings.address(address, self.rank)
-        if options.rank is None:
+        self.address = _settings.address(address, place)
+        if options.rank is None and not any_rank:
             _settings.check_inproc(self.address, self.world_size, "the environment (WORLD_SIZE)")
         self.name = _settings.job_name(options.job)
         self.label = _settings.job_label(self.name, options.ordinal)
@@ -33,8 +36,14 @@ class Member:
                                      address=self.address.encode(), job_name=self.name.encode(),
                                      **{f"store.{name}": value for name, value in store.items()})
         self.run_id = self._asked.run_id
+        if any_rank:
+            self._asked.rank = _abi.RANK_ANY
         self._handle = Handle(library, self._asked, self._structs(), self._held,
                               _settings.stats_file(self.rank))
+        if any_rank:
+            given = ctypes.c_uint32()
+            self._handle.call("sluice_get_rank", ctypes.byref(given))
+            self.rank = given.value
         _page.show(self, page)
 
     def _structs(self):

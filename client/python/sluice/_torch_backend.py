@@ -6,13 +6,15 @@ of the same ranks, made at its first use. A line of the logger 'sluice' says of 
 operation which way it takes. SLUICE_COLLECTIVES=gloo or box forces one.
 
 From torch 2.15 on the wheel's entry point in the group torch.distributed.backends is enough; before
-that `import sluice.torch` registers the backend.
+that `import sluice.torch` registers the backend. With `enable_reconfigure=True` (2.15) the group's
+members may change: _torch_elastic.
 """
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from sluice._torch_elastic import SluiceElasticGroup
 from sluice._torch_operations import Operations
 
 _NAME = "sluice"
@@ -34,6 +36,9 @@ def _create(asked, options):
     """The process group that torch asks for: called by init_process_group(), new_group() and their
     kin. Blocks until the ranks have joined where no session with the appliance serves them yet."""
     timeout = getattr(options, "_timeout", None) or asked.timeout
+    if getattr(asked, "enable_reconfigure", False):
+        return SluiceElasticGroup(asked.store, asked.group_id, asked.group_rank, asked.group_size,
+                                  timeout)
     kind = SluiceBackend if _has_backends else SluiceProcessGroup
     return kind(asked.store, asked.group_id, asked.group_rank, asked.group_size,
                 list(asked.global_ranks_in_group), timeout)

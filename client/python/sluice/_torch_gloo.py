@@ -10,7 +10,7 @@ class Inner:
     waits for nobody; else until all ranks of the group have made theirs."""
 
     def __init__(self, store, rank, size, timeout):
-        self._asked = (PrefixStore("gloo", store), rank, size)
+        self._asked = (store and PrefixStore("gloo", store), rank, size)
         self._timeout = timeout
         self._lock = threading.Lock()
         self._group = None

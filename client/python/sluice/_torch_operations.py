@@ -54,17 +54,25 @@ def _forwarded(kind, *names):
 class _Group:
     """A process group's two ways, and which one is open."""
 
+    def prepare_without_members(self, name, rank, size, timeout, ended=None):
+        """A group that cannot do anything yet. `ended`: why, for those who call operations."""
+        self._name, self._own, self._count, self._timeout = name, rank, size, timeout
+        self._is_default = False
+        self._place(range(size))
+        self._inner, self._monitored = Inner(None, rank, size, timeout), None
+        self._forced = _settings.collectives()
+        self._kept, self._ended, self._number = None, ended, 0
+        self._shared = self._box = self._error = None
+
     def prepare(self, store, name, rank, size, ranks, timeout, alone_as=None):
         """`ranks`: the group's in the world, in its order; [] for the default group. Blocks until
         they have joined where no session with the appliance serves them yet. `alone_as`: this
         rank's number in the world, of a group with a session to itself, whose job has its name."""
-        self._name, self._own, self._count, self._timeout = name, rank, size, timeout
-        self._in_order, self._is_default = list(ranks) == sorted(ranks), not ranks
+        self.prepare_without_members(name, rank, size, timeout)
+        self._is_default = not ranks
+        self._place(list(ranks) or range(size))
         self._inner = Inner(store, rank, size, timeout)
         self._monitored = MonitoredBarrier(store, rank, size)
-        self._forced = _settings.collectives()
-        self._kept, self._ended, self._number = None, None, 0
-        self._shared = self._box = self._error = None
         if self._forced == "gloo":
             return
         if alone_as is not None:
@@ -74,6 +82,12 @@ class _Group:
             world_rank = dist.get_rank() if dist.is_initialized() else rank
             self._shared, self._box = _torch_session.joined(store, name, rank, size, ranks,
                                                             world_rank, timeout)
+
+    def _place(self, ranks):
+        """The group's ranks, in its order, by their numbers in the session, whose group ascends."""
+        ascending = sorted(ranks)
+        self._places = [ascending.index(rank) for rank in ranks]
+        self._in_order = self._places == list(range(len(ascending)))
 
     def keep_works(self):
         """For a torch that does not: its C++ loses the Python part of a Work."""
@@ -160,11 +174,11 @@ class _Group:
         raise _Odd("another reduction")
 
     def _root(self, opts):
-        """The root's place in the session's group, whose ranks ascend."""
+        """The root's place in the session's group."""
         root = 0 if opts is None else opts.rootRank
-        if not 0 <= root < self._count or not self._in_order:
-            raise _Odd("no such root, or ranks in another order than the world's")
-        return root
+        if not 0 <= root < self._count:
+            raise _Odd("no such root")
+        return self._places[root]
 
     def _fit(self, whole, parts, part):
         """_Odd unless `whole` (else a list of parts) has one like `part` for every rank."""
@@ -198,7 +212,7 @@ class Operations(_Group):
         flat, finish = _in_place(tensor)
         return [tensor], lambda: self._box.reduce(
             root, flat, average=average,
-            timeout=self._seconds(opts)), finish if root == self._own else None
+            timeout=self._seconds(opts)), finish if root == self._places[self._own] else None
 
     @_operation("broadcast", "broadcast")
     def broadcast(self, tensors, opts=None):

@@ -14,8 +14,10 @@ from sluice.groups import Session
 
 _MOST_NAME_BYTES = 64  # of a group's name
 _WORLD = "world"
+_ELASTIC = "elastic"
+_MOST_PROCESSES = 64  # of an elastic job
 _lock = threading.Lock()
-_open = {}  # _WORLD, the ranks' numbers in the world, or an object -> Shared
+_open = {}  # _WORLD, _ELASTIC, the ranks' numbers in the world, or an object -> Shared
 
 
 class Shared:
@@ -27,9 +29,12 @@ class Shared:
     def group(self, name, ranks):
         """A group of these ranks of the session; another user of it."""
         made = self.session.group(_short(name), ranks)
+        self.use()
+        return made
+
+    def use(self):
         with _lock:
             self._users += 1
-        return made
 
     def is_shared(self):
         """Whether several process groups use the session."""
@@ -67,7 +72,7 @@ def joined(store, name, rank, size, ranks, world_rank, timeout):
         if world is not None:  # torch 1.13 tells nobody that a group was destroyed
             world.forget()
             world.session.close()
-        job = f"groups.{_digest(repr(list(ranks)))[:8]}" if ranks else "groups"
+        job = f"groups.{digest(repr(list(ranks)))[:8]}" if ranks else "groups"
         shared = _opened(place, store, job, rank, size, world_rank, timeout)
     return shared, shared.group(name, members)
 
@@ -77,6 +82,19 @@ def alone(store, job, rank, size, world_rank, timeout):
     Blocks until its ranks have joined. Raises what sluice.Session raises."""
     shared = _opened(object(), store, job, rank, size, world_rank, timeout)
     return shared, shared.group(job, range(size))
+
+
+def joined_elastic():
+    """The Shared of this process's elastic groups: its session goes on while their members change.
+    Blocks until the appliance has answered. Raises what sluice.Session raises."""
+    with _lock:
+        shared = _open.get(_ELASTIC)
+        if shared is None:
+            most = _settings.integer("SLUICE_ELASTIC_RANKS", None, default=_MOST_PROCESSES, least=1)
+            session = Session(elastic=True, job=f"{_settings.job_name(None)}.elastic",
+                              world_size=most)
+            shared = _open[_ELASTIC] = Shared(session, _ELASTIC)
+        return shared
 
 
 def _opened(place, store, job, rank, size, world_rank, timeout):
@@ -110,8 +128,8 @@ def _run_id(store, rank):
 
 
 def _short(name):
-    return name if len(name.encode()) <= _MOST_NAME_BYTES else _digest(name)
+    return name if len(name.encode()) <= _MOST_NAME_BYTES else digest(name)
 
 
-def _digest(text):
+def digest(text):
     return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()

@@ -13,11 +13,13 @@ is `backend="sluice"`.
 
 import atexit
 import ctypes
+import dataclasses
 import math
+import os
 import threading
 import time
 
-from sluice import _abi, _memory, errors
+from sluice import _abi, _memory, _settings, errors
 from sluice._member import Member
 from sluice._options import Options
 from sluice._values import dtype_name
@@ -34,12 +36,23 @@ class Session(Member):
     options      keywords, of the fields of `sluice.Options`: job, rank, world_size, secret, run_id,
                  ordinal, local_address, mtu, chunk_bytes and the timeouts. A job of operations is
                  no job of sums: two jobs of one name need different ordinals.
+    elastic      True: processes come and go, `world_size` of them at a time at most, and each gets
+                 a `rank` that no other has; give none. The job starts with its first process. Give
+                 all of them the same run_id: by default it is SLUICE_RUN_ID, else the job's name. A
+                 process that dies breaks the groups that it is in and nothing else. broadcast() and
+                 barrier() of the session, of all ranks that there can be, are not for such a job.
 
     Blocks and raises as sluice.Job. After fork() a session is inert in the child.
     """
 
-    def __init__(self, address=None, **options):
-        super().__init__(None, address, Options.of(options))
+    def __init__(self, address=None, *, elastic=False, **options):
+        asked = Options.of(options)
+        if elastic and asked.rank is not None:
+            raise errors.InvalidArgument(f"rank={asked.rank}: an elastic job gives the rank")
+        if elastic and asked.run_id is None:
+            asked = dataclasses.replace(asked, run_id=os.environ.get("SLUICE_RUN_ID")
+                                        or _settings.job_name(asked.job))
+        super().__init__(None, address, asked, any_rank=elastic)
         self._done = _Completions()
         self._held["semaphore"] = self._done.semaphore  # until the library has closed the job
 
@@ -141,6 +154,11 @@ class Group:
     def leave(self):
         """This rank calls no more operations of the group. Raises Busy while one is open."""
         self.call("sluice_leave_group")
+
+    def abort(self):
+        """As leave(), in the middle of operations: those of this rank end with Closed, and the
+        group is broken for the others. The rank stays in its other groups and may make new ones."""
+        self.call("sluice_abort_group")
 
     def _begin(self, function, arguments, kept, *, dtype="float32", average=False, wire="float32",
                priority=128, timeout=None):

@@ -193,8 +193,9 @@ Status VhostPort::choose_own_address() {
     return {};
   }
   // Ranks of one job differ in the last byte; 169.254.0 and 169.254.255 are reserved (RFC 3927).
+  const unsigned last = options_.rank == kAnyRank ? random() : options_.rank.value;
   path_.src = wire::ipv4_address(169, 254, static_cast<std::uint8_t>(1 + random() % 254),
-                                 static_cast<std::uint8_t>(1 + options_.rank.value % 254));
+                                 static_cast<std::uint8_t>(1 + last % 254));
   return {};
 }
 
