@@ -11,6 +11,8 @@ what a library lacks has no figure.
   small_vs_gloo      of an all-reduce of 4 KB, medians
   rounding_vs_gloo   error of a 16-bit sum, Gloo's / ours: a ring rounds at every hop, the box once
   group_ms           a new group of all ranks, to the end of its first barrier
+  reconfigure_ms     another set of an elastic job's members, all or all but one of --workers: from
+                     the first call to the end of the last member's first barrier
   new_length_ms      an all-reduce of 4 KB of a length never seen, less one of a known length
 
 All are of --workers ranks at --rate Mb/s and --mtu.
@@ -27,6 +29,7 @@ DESCRIPTION = "operations of a group against Gloo: big and small sums, reduce-sc
 
 SMALL_BYTES, SMALL_COUNT = 4096, 300
 GROUPS = 20
+RECONFIGURATIONS = 50
 ROUNDING_ELEMS = 100_000
 
 
@@ -104,6 +107,9 @@ def measure(sides, options):
     made = of_each("group", GROUPS)
     compare("new group", None, made, 1e3, "ms")
     figures["group_ms"] = 1e3 * statistics.median(made["sluice"])
+    changed = sides["sluice"].times("reconfigure", 0, RECONFIGURATIONS)
+    compare("another set of members", None, {"sluice": changed}, 1e3, "ms")
+    figures["reconfigure_ms"] = 1e3 * statistics.median(changed)
     errors = {name: side.ask("rounding", ROUNDING_ELEMS, 1) for name, side in sides.items()}
     for name, said in errors.items():
         rows.append(["16-bit sum's error", name,

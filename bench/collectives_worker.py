@@ -12,6 +12,7 @@ ends it.
   all_reduce  ELEMS of float32
   rs_ag       a reduce-scatter of ELEMS and an all-gather to ELEMS, at the same time
   group       a new group of all ranks, up to the end of a barrier in it
+  reconfigure all members of an elastic job but one, then all, and so on
   length      an all-reduce of a length that was never used, ELEMS and a few more
   rounding    an all-reduce of ELEMS of bfloat16 (float16 where bfloat16 is refused)
 """
@@ -30,11 +31,16 @@ class SluiceSide:
     def __init__(self, rank, world_size, mtu):
         from sluice.groups import Session
         self.world = range(world_size)
-        self.session = Session(os.environ["SLUICE_ADDRESS"], job="collectives", rank=rank,
-                               world_size=world_size, secret=os.environ["SLUICE_SECRET"],
-                               run_id=int(os.environ["SLUICE_RUN_ID"]), mtu=mtu)
+        common = dict(world_size=world_size, secret=os.environ["SLUICE_SECRET"],
+                      run_id=int(os.environ["SLUICE_RUN_ID"]), mtu=mtu)
+        address = os.environ["SLUICE_ADDRESS"]
+        self.session = Session(address, job="collectives", rank=rank, **common)
         self.group = self.session.group("all", self.world)
         self.made = 0
+        self.elastic = Session(address, job="elastic", elastic=True, **common)
+        self.ranks = torch.empty(world_size, dtype=torch.int64)  # of the elastic job
+        self.group.all_gather(torch.tensor([self.elastic.rank]), self.ranks).wait(TIMEOUT_S)
+        self.members = None
 
     def barrier(self):
         self.group.barrier().wait(TIMEOUT_S)
@@ -57,7 +63,19 @@ class SluiceSide:
     def forget(self, group):
         group.leave()
 
+    def reconfigure(self, count):
+        """The first `count` ranks are the members; nothing is done on others."""
+        self.made += 1
+        if self.members is not None:
+            self.members.leave()
+            self.members = None
+        ranks = self.ranks[:count].tolist()
+        if self.elastic.rank in ranks:
+            self.members = self.elastic.group(f"members{self.made}", ranks)
+            self.members.barrier().wait(TIMEOUT_S)
+
     def close(self):
+        self.elastic.close()
         self.session.close()
 
 
@@ -143,6 +161,14 @@ class Rank:
             self.side.forget(group)
             self.side.barrier()
             return begin_ns, end_ns
+        return self.timed(once, count)
+
+    def reconfigure(self, _elems, count):
+        def once(index):
+            self.side.barrier()
+            begin_ns = time.monotonic_ns()
+            self.side.reconfigure(self.world_size - (index + 1) % 2)
+            return begin_ns, time.monotonic_ns()
         return self.timed(once, count)
 
     def length(self, elems, count):
