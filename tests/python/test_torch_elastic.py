@@ -117,6 +117,24 @@ def test_a_member_that_does_not_come_is_named(eight):
     assert eight.become(2, [0, 1]) == [(0, 2), (1, 2)]
 
 
+def test_after_an_abort_and_after_a_death_the_rest_go_on(eight):
+    eight.become(1, [0, 1, 2])
+    under_way = eight.groups[0].allreduce([torch.ones(3)])
+    eight.groups[1].abort()
+    with pytest.raises(sluice.PeerLost):
+        under_way.wait()
+    with pytest.raises(sluice.Closed, match="has been aborted"):
+        eight.groups[1].allreduce([torch.ones(3)])
+    eight.become(2, [0, 1, 2])
+    assert eight.total([0, 1, 2]) == 6
+    under_way = eight.groups[0].allreduce([torch.ones(3)])
+    eight.groups[2]._shared.session.close()
+    with pytest.raises(sluice.PeerLost, match="has left or was lost"):
+        under_way.wait()
+    eight.become(3, [0, 1])
+    assert eight.total([0, 1]) == 3
+
+
 def test_a_reconfiguration_takes_milliseconds(eight):
     """Shown, not judged: ./run bench collectives measures it over a network."""
     taken_s = []
