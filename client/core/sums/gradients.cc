@@ -221,7 +221,7 @@ Priority GradientStream::block_priority(std::uint32_t block) const noexcept {
   Priority least_urgent = 0;
   for (ChunkIndex chunk = first; chunk < end;) {
     const std::uint32_t index = layout_.chunk(chunk).tensor;
-    if (tensors_.active(index) || handed_.step != 0)
+    if (tensors_.active(index) || handed_.any())
       least_urgent = std::max(least_urgent, priority_of(index));
     chunk = layout_.first_chunk(index + 1);
   }

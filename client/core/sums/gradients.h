@@ -26,6 +26,7 @@
 #include "client/core/link/stream.h"
 #include "client/core/sums/arena.h"
 #include "client/core/sums/average.h"
+#include "client/core/sums/handed_over.h"
 #include "client/core/sums/late.h"
 #include "client/sched/scheduler.h"
 
@@ -93,7 +94,7 @@ class GradientStream final : public Stream {
   Step current_step() const noexcept override { return tensors_.current(); }
   // Something was submitted in the step under way and is not done.
   bool in_progress() const noexcept override {
-    return started_ && (tensors_.begun() || handed_.step != 0);
+    return started_ && (tensors_.begun() || handed_.any());
   }
   bool owes_others() const noexcept override {
     return in_progress() || (!results_.empty() && tensors_.begun());
@@ -132,7 +133,7 @@ class GradientStream final : public Stream {
  private:
   using Part = Tensors::Part;
   bool may_schedule() const noexcept {
-    return started_ && (handed_.step == 0 || handed_.step == tensors_.current());
+    return started_ && step_on_wire() == tensors_.current();
   }
   struct LastSent {
     std::uint32_t number = 0;          // of the last contribution
@@ -204,7 +205,7 @@ class GradientStream final : public Stream {
   }
   // It has data for the chunk in the step under way.
   bool carries_data(ChunkIndex chunk, std::uint32_t tensor) const noexcept {
-    if (is_handed_over(chunk)) return is_given(chunk);
+    if (handed_.holds(chunk)) return handed_.gives(chunk);
     return contributes(tensor) ? has_data(tensor) : late_.waiting(chunk);
   }
   std::span<const std::uint8_t> input_of(const ChunkSpan& span) const noexcept;
@@ -245,33 +246,15 @@ class GradientStream final : public Stream {
   void add_to_report(const wire::Packet& packet, ChunkIndex chunk, std::uint16_t members) noexcept;
 
   // gradients_resume.cc: the step that an appliance was lost in, at the next one.
-  // The step that is handed over there, and the part of this worker in its chunks.
-  struct HandedOver {
-    Step step = 0;                       // 0: none is
-    std::vector<std::uint64_t> chunks;   // held by some rank: given, taken or neither
-    std::vector<std::uint64_t> present;  // of these, those whose result this worker has
-    std::vector<std::uint64_t> given;    // of these, those that it gives
-    std::uint32_t present_left = 0;      // that are not closed yet
-  };
-  static bool has(const std::vector<std::uint64_t>& words, ChunkIndex chunk) noexcept {
-    return has_chunk(words[chunk / kChunksPerBlock], chunk);
-  }
-  bool is_handed_over(ChunkIndex chunk) const noexcept {
-    return handed_.step != 0 && has(handed_.chunks, chunk);
-  }
-  // What was kept of it leaves.
-  bool is_given(ChunkIndex chunk) const noexcept {
-    return is_handed_over(chunk) && has(handed_.given, chunk);
-  }
   Offer offer_handed_over(ChunkIndex chunk, const ChunkSpan& span) const noexcept;
   void note_results();
   Status hand_over(const Resumption& resumption, ChunkIndex chunk, bool takes_part) noexcept;
   Verdict handed_over(TimeNs now);
   // It ends, but for what it hands over for others.
-  bool step_is_over() const noexcept { return tensors_.all_done() && handed_.present_left == 0; }
+  bool step_is_over() const noexcept { return tensors_.all_done() && handed_.is_over(); }
   // One before current_step() while only other ranks need what is handed over.
   Step step_on_wire() const noexcept {
-    return handed_.step != 0 ? handed_.step : tensors_.current();
+    return handed_.any() ? handed_.step() : tensors_.current();
   }
 
   const SessionOptions& options_;

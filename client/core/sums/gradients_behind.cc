@@ -44,7 +44,7 @@ void GradientStream::send_again(std::uint32_t block, std::uint64_t chunks) {
     const ChunkIndex chunk = first_chunk(block, chunks);
     DCHECK(chunk < layout_.chunk_count());
     const std::uint32_t tensor = layout_.chunk(chunk).tensor;
-    DCHECK(tensors_.active(tensor) || is_handed_over(chunk));
+    DCHECK(tensors_.active(tensor) || handed_.holds(chunk));
     scheduler_->push_again(chunk, carries_data(chunk, tensor) ? priority_of(tensor) : kNilPriority);
   }
 }

@@ -102,7 +102,7 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
     ++link_.counters.duplicate_results;
     return Verdict::kDuplicate;
   }
-  if (is_handed_over(chunk) && has(handed_.present, chunk)) return handed_over(now);
+  if (handed_.is_here(chunk)) return handed_over(now);
   if (kept_) kept_->replace(chunk, result);
   add_to_report(packet, chunk, members);
   trace_.result(span.tensor, current,

@@ -37,11 +37,7 @@ Status GradientStream::go_on(const Resumption& resumption, TimeNs now) {
   CHECK(resumption.first_step() + resumption.is_ahead() == current_step());
   started_ = true;
   last_progress_ns_ = now;
-  const std::size_t words = Resumption::words(layout_.chunk_count());
-  handed_ = {.step = resumption.first_step(),
-             .chunks = std::vector<std::uint64_t>(words),
-             .present = std::vector<std::uint64_t>(words),
-             .given = std::vector<std::uint64_t>(words)};
+  handed_ = HandedOver(resumption.first_step(), layout_.chunk_count());
   if (resumption.is_ahead() || scheduled_count_ != 0) scheduler_->begin_step(now);
   bool any = false;
   for (ChunkIndex chunk = 0; chunk < layout_.chunk_count(); ++chunk) {
@@ -61,28 +57,22 @@ Status GradientStream::go_on(const Resumption& resumption, TimeNs now) {
 
 Status GradientStream::hand_over(const Resumption& resumption, ChunkIndex chunk,
                                  bool takes_part) noexcept {
-  const std::size_t word = chunk / kChunksPerBlock;
   const std::uint32_t tensor = layout_.chunk(chunk).tensor;
   if (!resumption.has(chunk) && !takes_part)
     return {StatusCode::kRefused,
             error_prefix(options_) + "another rank has a result of tensor '" +
-                layout_.tensor(tensor).name + "' of step " + std::to_string(handed_.step) +
+                layout_.tensor(tensor).name + "' of step " + std::to_string(handed_.step()) +
                 ", to which this rank has not contributed: start the job again from a checkpoint"};
-  handed_.chunks[word] |= chunk_bit(chunk);
   bool data = false;
-  if (resumption.has(chunk)) {
-    handed_.present[word] |= chunk_bit(chunk);
-    ++handed_.present_left;
-  }
-  if (resumption.gives(chunk)) {
+  handed_.add(chunk, resumption.has(chunk), resumption.gives(chunk));
+  if (handed_.gives(chunk)) {
     const ChunkResult result = kept_->get(chunk);
     if (result.summed.weight > UINT32_MAX)
       return {StatusCode::kInvalidArgument,
-              error_prefix(options_) + "the weights of step " + std::to_string(handed_.step) +
+              error_prefix(options_) + "the weights of step " + std::to_string(handed_.step()) +
                   " sum to " + std::to_string(result.summed.weight) +
                   ", and a result is given to another rank with a weight of at most " +
                   std::to_string(UINT32_MAX) + ": divide all ranks' weights by one number"};
-    handed_.given[word] |= chunk_bit(chunk);
     data = !result.absent;
   }
   bool alone = true;
@@ -97,8 +87,8 @@ Status GradientStream::hand_over(const Resumption& resumption, ChunkIndex chunk,
 // Who gives a result adds it alone to what has no weight, so it comes out as it went in.
 GradientStream::Offer GradientStream::offer_handed_over(ChunkIndex chunk,
                                                         const ChunkSpan& span) const noexcept {
-  Offer offer{.base_step = handed_.step};
-  if (!is_given(chunk)) return offer;
+  Offer offer{.base_step = handed_.step()};
+  if (!handed_.gives(chunk)) return offer;
   const ChunkResult result = kept_->get(chunk);
   offer.weight = static_cast<std::uint32_t>(result.summed.weight);
   if (result.absent) return offer;
@@ -116,10 +106,10 @@ GradientStream::Offer GradientStream::offer_handed_over(ChunkIndex chunk,
 
 // A chunk is closed whose result this worker had.
 Verdict GradientStream::handed_over(TimeNs now) {
-  CHECK(handed_.present_left != 0);
   last_progress_ns_ = now;
-  if (--handed_.present_left != 0) return Verdict::kFolded;
-  if (handed_.step == current_step()) {
+  handed_.close_one();
+  if (!handed_.is_over()) return Verdict::kFolded;
+  if (handed_.step() == current_step()) {
     if (!step_is_over()) return Verdict::kFolded;
     finish_step();
     return Verdict::kCompleted;

@@ -75,7 +75,7 @@ std::span<const std::uint8_t> GradientStream::input_of(const ChunkSpan& span) co
 GradientStream::Offer GradientStream::offer_of(ChunkIndex chunk,
                                                const ChunkSpan& span) const noexcept {
   const std::uint32_t tensor = span.tensor;
-  if (is_handed_over(chunk)) return offer_handed_over(chunk, span);
+  if (handed_.holds(chunk)) return offer_handed_over(chunk, span);
   DCHECK(tensors_.active(tensor));
   if (contributes(tensor)) {
     const bool left_out = tensors_.part(tensor) == Part::kLeftOut;
@@ -109,7 +109,7 @@ std::uint64_t GradientStream::keep_fitting(std::uint32_t block, std::uint64_t ch
     if (kept == 0) {
       first = offer;
       first_span = span;
-      shares = !offer.payload.empty() && residuals_.prunes(span.tensor) && !is_given(chunk);
+      shares = !offer.payload.empty() && residuals_.prunes(span.tensor) && !handed_.gives(chunk);
     } else if (!same_story(first, offer) || (shares && span.tensor != first_span.tensor)) {
       continue;
     }
@@ -163,7 +163,7 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
   DCHECK(nil || sparse || (chunks & (chunks - 1)) == 0);
   DCHECK(!sparse || entries_.chunks == chunks);
   DCHECK(offer.base_step <= current_step());
-  const bool handed_over = is_handed_over(chunk);  // a result, and as it came, or nothing
+  const bool handed_over = handed_.holds(chunk);  // a result, and as it came, or nothing
   const Dtype result = layout_.result_dtype(span.tensor);
   const Dtype dtype = handed_over ? result : layout_.wire_dtype(span.tensor);
   Flow& flow = link_.flows[choice.shard];
