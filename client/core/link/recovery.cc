@@ -113,19 +113,21 @@ void Recovery::want_no_result(ChunkIndex chunk) noexcept {
   block.unwanted |= chunk_bit(chunk);
 }
 
-bool Recovery::expect_absent(ChunkIndex chunk) noexcept {
-  return expect_with_others(chunk, &Block::absent);
+std::uint64_t Recovery::expect_absent(std::uint32_t index, std::uint64_t chunks) noexcept {
+  Block& block = blocks_[index];
+  DCHECK((block.active & chunks) == 0);
+  block.active |= chunks;
+  block.absent |= chunks;
+  const std::uint64_t handed = queue(index, chunks);
+  check(block);
+  return handed;
 }
 
 bool Recovery::expect_shared(ChunkIndex chunk) noexcept {
-  return expect_with_others(chunk, &Block::shared);
-}
-
-bool Recovery::expect_with_others(ChunkIndex chunk, std::uint64_t Block::*kind) noexcept {
   Block& block = blocks_[chunk / kChunksPerBlock];
   DCHECK((block.active & chunk_bit(chunk)) == 0);
   block.active |= chunk_bit(chunk);
-  block.*kind |= chunk_bit(chunk);
+  block.shared |= chunk_bit(chunk);
   const bool shall = queue(chunk / kChunksPerBlock, chunk_bit(chunk)) != 0;
   check(block);
   return shall;
@@ -235,24 +237,24 @@ bool Recovery::sent(std::uint32_t index, std::uint64_t chunks, std::uint32_t num
   return again;
 }
 
-bool Recovery::result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept {
-  const std::uint32_t index = chunk / kChunksPerBlock;
+std::uint64_t Recovery::results(std::uint32_t index, std::uint64_t chunks, TimeNs now,
+                                Flow& flow) noexcept {
   Block& block = blocks_[index];
-  const std::uint64_t bit = chunk_bit(chunk);
-  if (!(block.lacking() & bit)) return false;
+  const std::uint64_t here = chunks & block.lacking();
+  if (here == 0) return 0;
   FlowState& state = flow_state_of(index);
-  DCHECK(block.open() || (block.queued & bit));
-  block.done |= bit;
+  DCHECK(block.open() || (here & ~block.queued) == 0);
+  block.done |= here;
   block.backoff = 0;
-  clear_outstanding(state, block, bit);
-  if (block.pulled & bit) {
-    block.pulled &= ~bit;
-    flow.release_pulls(1);
+  clear_outstanding(state, block, here);
+  if (const std::uint64_t pulled = block.pulled & here) {
+    block.pulled &= ~here;
+    flow.release_pulls(count_of(pulled));
   }
   state.idle_ns = end_of_silence(state, now, flow);
   if (block.unknown() == 0) close(state, index, flow);
   check(block);
-  return true;
+  return here;
 }
 
 std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flow) noexcept {

@@ -47,10 +47,11 @@ class Recovery {
   void expect(ChunkIndex chunk) noexcept { expect_run(chunk, chunk + 1); }
   // The same of [first, end).
   void expect_run(ChunkIndex first, ChunkIndex end) noexcept;
-  // The same without data: one packet takes all such chunks of a block that wait, and one of them
-  // stands with the scheduler for all. True: this one shall.
-  bool expect_absent(ChunkIndex chunk) noexcept;
-  // The same with little data: one packet takes as many as fit of its run in the block.
+  // The same of chunks of a block, without data: one packet takes all such chunks of a block that
+  // wait, and one of them stands with the scheduler for all. Returns that one, if it shall now.
+  std::uint64_t expect_absent(std::uint32_t block, std::uint64_t chunks) noexcept;
+  // The same with little data: one packet takes as many as fit of its run in the block. True: this
+  // one shall stand with the scheduler.
   bool expect_shared(ChunkIndex chunk) noexcept;
   // Only its result is wanted. `probe_at_ns`: ask for it then at the latest.
   void await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept;
@@ -97,8 +98,12 @@ class Recovery {
   // A packet of such chunks of the block has arrived, as far as feedback can tell. When it was the
   // last, the block is probed: nothing else would tell what was counted.
   void confirm(std::uint32_t block) noexcept;
-  // Its result is here. False: it was here before, or nobody asked for it.
-  bool result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept;
+  // Their results are here. Returns the chunks without those whose result was here before, or that
+  // nobody asked for.
+  std::uint64_t results(std::uint32_t block, std::uint64_t chunks, TimeNs now, Flow& flow) noexcept;
+  bool result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept {
+    return results(chunk / kChunksPerBlock, chunk_bit(chunk), now, flow) != 0;
+  }
   // An answer for the step under way. What is lost is queued again: returns the chunks of the block
   // that the caller hands to the scheduler.
   std::uint64_t answer(const wire::Answer& answer, TimeNs now, Flow& flow) noexcept;
@@ -203,7 +208,6 @@ class Recovery {
     TimeNs deadline_ns = kNever;  // no block's deadline is earlier
   };
 
-  bool expect_with_others(ChunkIndex chunk, std::uint64_t Block::*kind) noexcept;
   FlowState& flow_state_of(std::uint32_t block) noexcept {
     return flow_states_.size() == 1 ? flow_states_[0] : flow_states_[block % flow_states_.size()];
   }

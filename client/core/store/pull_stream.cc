@@ -12,8 +12,7 @@ namespace sluice::client {
 
 // One packet pulls a block.
 std::uint64_t PullStream::expect(std::uint32_t block) {
-  for (std::uint64_t rest = layers_.blocks[block].all(); rest != 0; rest &= rest - 1)
-    recovery_->expect_absent(first_chunk(block, rest));
+  recovery_->expect_absent(block, layers_.blocks[block].all());
   return 1;
 }
 

@@ -60,12 +60,12 @@ void PushStream::note_counted(std::uint32_t block, std::uint64_t counted, TimeNs
   Layer& layer = layers_.of_block(block);
   CHECK(layer.pushing);
   std::uint64_t& known = layers_.blocks[block].counted;
-  for (std::uint64_t rest = counted & layers_.blocks[block].all() & ~known; rest != 0;
-       rest &= rest - 1) {
-    if (!recovery_->result(first_chunk(block, rest), now, flow_of(block))) continue;
-    known |= rest & -rest;
-    CHECK(layer.push_left != 0);
-    --layer.push_left;
+  const std::uint64_t fresh = recovery_->results(
+      block, counted & layers_.blocks[block].all() & ~known, now, flow_of(block));
+  if (fresh != 0) {
+    known |= fresh;
+    CHECK(layer.push_left >= count_of(fresh));
+    layer.push_left -= count_of(fresh);
     layers_.last_progress_ns = now;
   }
   if (layer.push_left != 0) return;

@@ -166,8 +166,16 @@ void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
                   tensors_.submission(tensor).ready_ns, now);
   const ChunkIndex first = layout_.first_chunk(tensor);
   const ChunkIndex end = layout_.first_chunk(tensor + 1);
-  const bool plain = !tolerant() && has_data(tensor) && !residuals_.prunes(tensor);
-  if (plain && tensors_.submission(tensor).wanted) {
+  const bool wanted = part == Part::kLeftOut || tensors_.submission(tensor).wanted;
+  const bool whole = !tolerant() && wanted && contributes(tensor);  // its chunks all fare alike
+  if (whole && !has_data(tensor)) {  // by block: it may be most of the model
+    scheduler_->push_along(first, kNilPriority, now);
+    for (std::uint32_t block = first / kChunksPerBlock; block * kChunksPerBlock < end; ++block)
+      if (const std::uint64_t one = recovery_->expect_absent(block, chunks_in(block, tensor)))
+        scheduler_->push(first_chunk(block, one), kNilPriority, now);
+    return;
+  }
+  if (whole && !residuals_.prunes(tensor)) {
     recovery_->expect_run(first, end);
     return scheduler_->push_run(first, end, priority_of(tensor), now);
   }
@@ -177,7 +185,7 @@ void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
       continue;
     }
     apply(chunk, layout_.chunk(chunk), arena_->get(chunk));
-    (void)chunk_done(tensor, now);
+    (void)chunks_done(tensor, 1, now);
   }
 }
 
@@ -196,7 +204,7 @@ void GradientStream::schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, Time
     const Priority priority = data ? priority_of(tensor) : kNilPriority;
     bool alone = true;  // no other chunk stands for it with the scheduler
     if (!data)
-      alone = recovery_->expect_absent(chunk);
+      alone = recovery_->expect_absent(chunk / kChunksPerBlock, chunk_bit(chunk)) != 0;
     else if (residuals_.prunes(tensor))
       alone = recovery_->expect_shared(chunk);
     else

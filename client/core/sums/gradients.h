@@ -132,9 +132,7 @@ class GradientStream final : public Stream {
 
  private:
   using Part = Tensors::Part;
-  bool may_schedule() const noexcept {
-    return started_ && step_on_wire() == tensors_.current();
-  }
+  bool may_schedule() const noexcept { return started_ && step_on_wire() == tensors_.current(); }
   struct LastSent {
     std::uint32_t number = 0;          // of the last contribution
     Priority unreported_priority = 0;  // the least urgent one since feedback was asked for
@@ -184,8 +182,7 @@ class GradientStream final : public Stream {
   std::size_t finish_entries(std::span<std::uint8_t> out) const noexcept;
   void write_chunks(const Choice& choice, std::uint64_t chunks, Transmit& transmit,
                     std::span<std::uint8_t> out, TimeNs now) noexcept;
-  std::size_t write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept;
-  std::size_t write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t write_report(std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::uint32_t in_flight(std::uint16_t shard) const noexcept;
   WindowState window_state(TimeNs now) const noexcept;
   Priority priority_of(std::uint32_t tensor) const noexcept;
@@ -221,26 +218,38 @@ class GradientStream final : public Stream {
   std::uint32_t chunks_of(std::uint32_t tensor) const noexcept {
     return layout_.first_chunk(tensor + 1) - layout_.first_chunk(tensor);
   }
+  // The tensor's chunks in the block.
+  std::uint64_t chunks_in(std::uint32_t block, std::uint32_t tensor) const noexcept {
+    const auto before = [block](ChunkIndex end) {
+      const ChunkIndex first = block * kChunksPerBlock;
+      if (end <= first) return std::uint64_t{0};
+      return end - first < kChunksPerBlock ? chunk_bit(end) - 1 : ~std::uint64_t{0};
+    };
+    return before(layout_.first_chunk(tensor + 1)) & ~before(layout_.first_chunk(tensor));
+  }
+  // The chunks of the block that fare as this one does where it has no data: those of its tensor,
+  // if this worker has none for all of it.
+  std::uint64_t alike_without_data(ChunkIndex chunk) const noexcept;
   std::string describe_open_tensors() const;
 
   // gradients_receive.cc
   std::span<const std::uint8_t> expanded(std::span<const std::uint8_t> bytes,
                                          std::size_t elem_count, Dtype dtype) noexcept;
-  Verdict take_result(const wire::Packet& packet, ChunkIndex chunk, const ChunkResult& result,
-                      TimeNs now);
+  Verdict take_result(const wire::Packet& packet, std::uint32_t block, std::uint64_t chunks,
+                      const ChunkResult& result, TimeNs now);
   void finish_tensor(std::uint32_t tensor, TimeNs now);
   void clear_absent_parts(std::uint32_t tensor) noexcept;
   void finish_step();
-  // After a chunk of the tensor was applied.
-  Verdict chunk_done(std::uint32_t tensor, TimeNs now);
+  // After chunks of the tensor were applied.
+  Verdict chunks_done(std::uint32_t tensor, std::uint32_t count, TimeNs now);
   void discard_unknown(std::uint32_t tensor) noexcept;
   // Counts this rank among those that sent what is not finite, if it did.
   void count_own_non_finite(const ChunkSpan& span) noexcept;
   void account(ChunkIndex chunk, const ChunkSpan& span, bool counted) noexcept;
   void apply(ChunkIndex chunk, const ChunkSpan& span, const ChunkResult& result) noexcept;
-  // The appliance has this worker's part of the chunk, whose result it does not want.
-  void arrived(ChunkIndex chunk, TimeNs now);
-  void finish_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now);
+  // The appliance has this worker's part of these chunks: those whose result is not wanted are
+  // done.
+  void finish_unwanted(std::uint32_t block, std::uint64_t chunks, TimeNs now);
   void confirm_departures(std::uint16_t shard) noexcept;
   void advance_open_step(Step open_step, TimeNs now) noexcept;
   void add_to_report(const wire::Packet& packet, ChunkIndex chunk, std::uint16_t members) noexcept;
@@ -253,9 +262,7 @@ class GradientStream final : public Stream {
   // It ends, but for what it hands over for others.
   bool step_is_over() const noexcept { return tensors_.all_done() && handed_.is_over(); }
   // One before current_step() while only other ranks need what is handed over.
-  Step step_on_wire() const noexcept {
-    return handed_.any() ? handed_.step() : tensors_.current();
-  }
+  Step step_on_wire() const noexcept { return handed_.any() ? handed_.step() : tensors_.current(); }
 
   const SessionOptions& options_;
   const Layout& layout_;

@@ -1,7 +1,6 @@
 // Stream 0 of a worker that is late: the appliance's answers about its chunks, steps that closed
 // without it, and falling behind.
 #include <algorithm>
-#include <bit>
 #include <string>
 #include <utility>
 
@@ -33,7 +32,7 @@ Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   }
   const std::uint16_t shard = shard_of(first, link_.shard_count());
   const std::uint64_t lost = recovery_->answer(body, now, link_.flows[shard]);
-  finish_unwanted(first, body.counted | body.complete, now);
+  finish_unwanted(body.block, body.counted | body.complete, now);
   if (body.step != step_on_wire()) return Verdict::kProbe;  // that was the rest of it
   send_again(body.block, lost);
   return Verdict::kProbe;
@@ -49,13 +48,22 @@ void GradientStream::send_again(std::uint32_t block, std::uint64_t chunks) {
   }
 }
 
-// The appliance has these chunks of the block that begins with `first`.
-void GradientStream::finish_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now) {
+void GradientStream::finish_unwanted(std::uint32_t block, std::uint64_t chunks, TimeNs now) {
   const Step step = current_step();
-  DCHECK(first % kChunksPerBlock == 0);
-  for (std::uint64_t rest = recovery_->unwanted(first / kChunksPerBlock, chunks);
-       rest != 0 && step == current_step(); rest &= rest - 1)
-    arrived(first + static_cast<ChunkIndex>(std::countr_zero(rest)), now);
+  Flow& flow = link_.flows[block % link_.shard_count()];
+  for (std::uint64_t rest =
+           recovery_->results(block, recovery_->unwanted(block, chunks), now, flow);
+       rest != 0 && step == current_step(); rest &= rest - 1) {
+    const ChunkIndex chunk = first_chunk(block, rest);
+    const ChunkSpan span = layout_.chunk(chunk);
+    DCHECK(!tolerant() && !wants_average(span.tensor));
+    Average& average = averages_[span.tensor];
+    average.weight = tensors_.submission(span.tensor).weight;
+    average.any_data |= has_data(span.tensor);
+    account(chunk, span, true);
+    last_progress_ns_ = now;
+    (void)chunks_done(span.tensor, 1, now);
+  }
 }
 
 // All chunks of earlier steps are closed, in every shard: no rank needs this worker's part of them.

@@ -35,9 +35,10 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
     passed_ = std::max(passed_, Step{body.step});
     return Verdict::kTooNew;
   }
-  const ChunkIndex block = body.chunk - body.chunk % kChunksPerBlock;
+  const std::uint32_t block = body.chunk / kChunksPerBlock;
   if (body.chunk >= layout_.chunk_count() ||
-      block + static_cast<ChunkIndex>(std::bit_width(packet.chunks())) > layout_.chunk_count())
+      block * kChunksPerBlock + static_cast<ChunkIndex>(std::bit_width(packet.chunks())) >
+          layout_.chunk_count())
     return Verdict::kBadChunk;
   if (body.step < current) {
     ++link_.counters.duplicate_results;
@@ -56,17 +57,20 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
                      .counted = in_mask(packet, options_.rank)};
   Verdict best = Verdict::kAccepted;
   DCHECK(std::countr_zero(packet.chunks()) == static_cast<int>(body.chunk % kChunksPerBlock));
-  for (std::uint64_t chunks = packet.chunks(); chunks != 0; chunks &= chunks - 1) {
+  for (std::uint64_t rest = packet.chunks(); rest != 0;) {
+    std::uint64_t chunks = rest & -rest;
     if (sparse) {
       result.payload = entries;
-      if ((packet.filled() & chunks & -chunks) != 0)
+      if ((packet.filled() & chunks) != 0)
         (void)wire::take_entry(entries, body.elem_count, body.dtype);
       result.payload = result.payload.first(result.payload.size() - entries.size());
       result.is_entry = result.payload.size() < payload_bytes(body.dtype, body.elem_count);
       if (!result.is_entry) result.payload = expanded(result.payload, body.elem_count, body.dtype);
+    } else if (result.absent && !result.non_finite) {
+      chunks = rest & alike_without_data(first_chunk(block, rest));
     }
-    const ChunkIndex chunk = block + static_cast<ChunkIndex>(std::countr_zero(chunks));
-    const Verdict verdict = take_result(packet, chunk, result, now);
+    rest &= ~chunks;
+    const Verdict verdict = take_result(packet, block, chunks, result, now);
     if (best == Verdict::kAccepted || is_better(verdict, best)) best = verdict;
     if (step_on_wire() != current) break;  // it was the step's last one
   }
@@ -83,10 +87,13 @@ std::span<const std::uint8_t> GradientStream::expanded(std::span<const std::uint
   return {expanded_, payload_bytes(dtype, elem_count)};
 }
 
-Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk,
-                                    const ChunkResult& result, TimeNs now) {
+// Several chunks at once are of one tensor, and without data.
+Verdict GradientStream::take_result(const wire::Packet& packet, std::uint32_t block,
+                                    std::uint64_t chunks, const ChunkResult& result, TimeNs now) {
   const Step current = current_step();
   const auto& body = packet.body<wire::ResultHeader>();
+  ChunkIndex chunk = first_chunk(block, chunks);
+  DCHECK(at_most_one(chunks) || (result.absent && !tolerant()));
   const ChunkSpan span = layout_.chunk(chunk);
   const bool nil = body.feedback.flags & wire::kFlagNil;
   if (!nil &&
@@ -97,13 +104,17 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
   const bool wanted = recovery_->wants(chunk);
   if (!wanted && !tolerant()) return Verdict::kNotAllowed;
   Flow& flow = link_.flows[link_.shard_of_chunk(chunk)];
-  const bool fresh = wanted ? recovery_->result(chunk, now, flow) : arena_->store(chunk, result);
-  if (!fresh) {
-    ++link_.counters.duplicate_results;
-    return Verdict::kDuplicate;
-  }
+  std::uint64_t fresh = 0;
+  if (wanted)
+    fresh = recovery_->results(block, chunks, now, flow);
+  else if (arena_->store(chunk, result))
+    fresh = chunks;
+  link_.counters.duplicate_results += count_of(chunks & ~fresh);
+  if (fresh == 0) return Verdict::kDuplicate;
+  chunk = first_chunk(block, fresh);
   if (handed_.is_here(chunk)) return handed_over(now);
-  if (kept_) kept_->replace(chunk, result);
+  for (std::uint64_t rest = fresh; kept_ && rest != 0; rest &= rest - 1)
+    kept_->replace(first_chunk(block, rest), result);
   add_to_report(packet, chunk, members);
   trace_.result(span.tensor, current,
                 {.k = body.k, .first_us = body.first_age_us, .complete_us = body.complete_age_us},
@@ -112,7 +123,7 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
   if (!wanted) return Verdict::kFolded;
   last_progress_ns_ = now;
   apply(chunk, span, result);
-  return chunk_done(span.tensor, now);
+  return chunks_done(span.tensor, count_of(fresh), now);
 }
 
 void GradientStream::add_to_report(const wire::Packet& packet, ChunkIndex chunk,
@@ -225,19 +236,6 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
   ++link_.counters.non_finite_results;
 }
 
-void GradientStream::arrived(ChunkIndex chunk, TimeNs now) {
-  const ChunkSpan span = layout_.chunk(chunk);
-  Flow& flow = link_.flows[shard_of(chunk, link_.shard_count())];
-  if (!recovery_->result(chunk, now, flow)) return;
-  DCHECK(!tolerant() && !wants_average(span.tensor));
-  Average& average = averages_[span.tensor];
-  average.weight = tensors_.submission(span.tensor).weight;
-  average.any_data |= has_data(span.tensor);
-  account(chunk, span, true);
-  last_progress_ns_ = now;
-  (void)chunk_done(span.tensor, now);
-}
-
 void GradientStream::confirm_departures(std::uint16_t shard) noexcept {
   Ring<Departure>& departures = departures_[shard];
   while (!departures.empty() && link_.flows[shard].all_arrived_up_to(departures.front().number)) {
@@ -246,9 +244,10 @@ void GradientStream::confirm_departures(std::uint16_t shard) noexcept {
   }
 }
 
-Verdict GradientStream::chunk_done(std::uint32_t tensor, TimeNs now) {
-  CHECK(averages_[tensor].chunks_left != 0);
-  if (--averages_[tensor].chunks_left != 0) return Verdict::kFolded;
+Verdict GradientStream::chunks_done(std::uint32_t tensor, std::uint32_t count, TimeNs now) {
+  CHECK(averages_[tensor].chunks_left >= count);
+  averages_[tensor].chunks_left -= count;
+  if (averages_[tensor].chunks_left != 0) return Verdict::kFolded;
   finish_tensor(tensor, now);
   if (step_is_over()) finish_step();
   return Verdict::kCompleted;

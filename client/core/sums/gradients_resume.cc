@@ -79,7 +79,7 @@ Status GradientStream::hand_over(const Resumption& resumption, ChunkIndex chunk,
   if (data)
     recovery_->expect(chunk);
   else
-    alone = recovery_->expect_absent(chunk);
+    alone = recovery_->expect_absent(chunk / kChunksPerBlock, chunk_bit(chunk)) != 0;
   if (alone) scheduler_->push_again(chunk, data ? priority_of(tensor) : kNilPriority);
   return {};
 }

@@ -41,9 +41,7 @@ WindowState GradientStream::window_state(TimeNs now) const noexcept {
 // A report first: the others may wait for it. Then the most urgent chunk whose flow has room.
 bool GradientStream::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
   if (reports_due_.any()) {
-    const std::size_t bytes =
-        reports_due_.finished != 0 ? write_finished(out, now) : write_reached(out, now);
-    transmit = {.bytes = bytes, .port_offset = 1};
+    transmit = {.bytes = write_report(out, now), .port_offset = 1};
     return true;
   }
   const WindowState windows = window_state(now);
@@ -93,6 +91,14 @@ GradientStream::Offer GradientStream::offer_of(ChunkIndex chunk,
   return {.base_step = late_.waiting() ? late_.newest_base() : current_step() - 1};
 }
 
+// In a job without stragglers nothing of a chunk without data is its own, but after a restart.
+std::uint64_t GradientStream::alike_without_data(ChunkIndex chunk) const noexcept {
+  if (tolerant() || handed_.any()) return chunk_bit(chunk);
+  const std::uint32_t tensor = layout_.chunk(chunk).tensor;
+  if (has_data(tensor)) return chunk_bit(chunk);
+  return chunks_in(chunk / kChunksPerBlock, tensor);
+}
+
 // Of chunks that were taken together, those that one packet can speak of; the others wait once
 // more. The chunk that stood for them with the scheduler has no say: it may have been counted
 // meanwhile.
@@ -101,11 +107,13 @@ std::uint64_t GradientStream::keep_fitting(std::uint32_t block, std::uint64_t ch
   Offer first;
   ChunkSpan first_span;
   bool shares = false;  // a sparse packet; of other data a packet has one chunk
-  for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {
+  for (std::uint64_t rest = chunks; rest != 0;) {
     const std::uint64_t bit = rest & -rest;
     const ChunkIndex chunk = first_chunk(block, rest);
     const ChunkSpan span = layout_.chunk(chunk);
     const Offer offer = offer_of(chunk, span);
+    const std::uint64_t same = offer.payload.empty() ? rest & alike_without_data(chunk) : bit;
+    rest &= ~same;
     if (kept == 0) {
       first = offer;
       first_span = span;
@@ -117,7 +125,7 @@ std::uint64_t GradientStream::keep_fitting(std::uint32_t block, std::uint64_t ch
       if (kept == 0) kept = bit;  // it goes dense, alone
       break;
     }
-    kept |= bit;
+    kept |= same;
     if (!shares && !offer.payload.empty()) break;
   }
   DCHECK(kept != 0 && (kept & ~chunks) == 0);
@@ -230,23 +238,22 @@ std::size_t GradientStream::finish_entries(std::span<std::uint8_t> out) const no
   return bytes;
 }
 
-std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept {
+// The step whose gradient is finished, or the one that this worker has come to without a gradient.
+std::size_t GradientStream::write_report(std::span<std::uint8_t> out, TimeNs now) noexcept {
   Flow& flow = link_.flows[0];
+  const Step finished = reports_due_.finished;
+  CHECK(tolerant() && reports_due_.any() && finished <= current_step());
+  wire::Finished body{.flow = flow.next_header(now),
+                      .step = finished != 0 ? finished : current_step()};
+  if (finished == 0) {
+    body.flow.flags = wire::kFlagNil;
+    reports_due_.reached = false;
+    return wire::encode(out, link_.identity, body);
+  }
   // A worker that has heard nothing for a while does not know how far the others are.
   const bool stale = now - flow.heard_ns() > kIdleProbeInterval;
-  CHECK(reports_due_.finished != 0 && reports_due_.finished <= current_step());
-  wire::Finished body{.flow = flow.next_header(now), .step = reports_due_.finished};
   if (stale && flow.take_report_flag(true, now)) body.flow.flags |= wire::kFlagReport;
   reports_due_.finished = 0;
-  return wire::encode(out, link_.identity, body);
-}
-
-// Reports the step that this worker has reached, without a gradient.
-std::size_t GradientStream::write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept {
-  CHECK(reports_due_.reached && tolerant());
-  reports_due_.reached = false;
-  wire::Finished body{.flow = link_.flows[0].next_header(now), .step = current_step()};
-  body.flow.flags = wire::kFlagNil;
   return wire::encode(out, link_.identity, body);
 }
 

@@ -31,6 +31,19 @@ TEST(Recovery, KeepsProbingOneBlockWhenAResultReachesAnotherThatWasClosed) {
   EXPECT_EQ(plan.block, 1u);
 }
 
+TEST(Recovery, TakesChunksWithoutDataAndTheirResultsByBlock) {
+  Recovery recovery(2 * kChunksPerBlock, 1);
+  Flow flow(64);
+  EXPECT_EQ(recovery.expect_absent(1, 0xF0), 0x10u) << "it stands with the scheduler for all";
+  EXPECT_EQ(recovery.expect_absent(1, 0x0F), 0u) << "another one stands for them";
+  EXPECT_EQ(recovery.take(kChunksPerBlock + 4), 0xFFu);
+  recovery.sent(1, 0xFF, flow.next_header(kSecond).number, kSecond, flow);
+  EXPECT_FALSE(recovery.nothing_outstanding(0));
+  EXPECT_EQ(recovery.results(1, 0x11F, kSecond, flow), 0x1Fu) << "nobody asked for the ninth";
+  EXPECT_EQ(recovery.results(1, 0xFF, kSecond, flow), 0xE0u);
+  EXPECT_TRUE(recovery.nothing_outstanding(0));
+}
+
 // A result may wait for other workers, or in a queue; that a chunk was counted waits for nobody.
 TEST(Recovery, AsksAboutWhatGetsNoResultARoundTripLater) {
   Recovery recovery(2 * kChunksPerBlock, 1);

@@ -102,6 +102,46 @@ TEST(Session, CountsDuplicateStrangeAndMisshapenResultsAndKeepsTheTensor) {
   EXPECT_EQ(bench.session.counters().duplicate_results, 1u);
 }
 
+// Chunk 0 is used; 1 to 3, 4 to 6 and 7 are of tensors that are left out.
+TEST(Session, TakesResultsWithoutDataOfManyTensorsInAnyOrderAndEachOnce) {
+  Scripted bench(Scripted::default_options(), {{"used", 16, Dtype::kFloat32},
+                                               {"left", 40, Dtype::kFloat32},
+                                               {"out", 40, Dtype::kFloat32},
+                                               {"too", 8, Dtype::kFloat32}});
+  bench.start();
+  Tensor used(1, 16);
+  ASSERT_TRUE(bench.session.submit(of(used), bench.now).ok());
+  ASSERT_TRUE(bench.session.end_step().ok());
+  const auto packets = bench.sent(PacketType::kContribution);
+  ASSERT_EQ(packets.size(), 2u);
+  EXPECT_EQ(packets[1].body<wire::Contribution>().chunk, 1u);
+  EXPECT_EQ(bench.session.counters().nil_contributions, 7u);
+  const auto absent = [&](std::uint64_t chunks) {
+    wire::FeedbackHeader header = bench.feedback();
+    header.flags = wire::kFlagNil;
+    const std::uint64_t mask = 3;
+    return bench.answer(wire::ResultHeader{.feedback = header,
+                                           .k = 2,
+                                           .step = 1,
+                                           .chunk = first_chunk(0, chunks),
+                                           .weight = 2,
+                                           .may_count = 2,
+                                           .mask_words = 1},
+                        {&mask, 1},
+                        {reinterpret_cast<const std::uint8_t*>(&chunks), sizeof chunks});
+  };
+  EXPECT_EQ(absent(0b01101010), Verdict::kFolded);
+  EXPECT_EQ(absent(0b11101010), Verdict::kCompleted) << "the last tensor is done";
+  EXPECT_EQ(bench.session.counters().duplicate_results, 4u);
+  EXPECT_EQ(absent(0b00010100), Verdict::kCompleted);
+  EXPECT_TRUE(bench.events().empty()) << "nobody has asked for a tensor that was left out";
+  EXPECT_EQ(bench.result(1, 0, std::vector<float>(16, 8), 2), Verdict::kCompleted);
+  const auto events = bench.events();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[1].kind, Event::Kind::kStepDone);
+  EXPECT_EQ(used.values[0], 4);
+}
+
 TEST(Session, SendsNilForTensorsThatWereNotSubmittedAndLeavesAbsentOnesAlone) {
   Scripted bench(Scripted::default_options(),
                  {{"used", 8, Dtype::kFloat32}, {"unused", 8, Dtype::kFloat32}});
