@@ -118,10 +118,10 @@ class Session final : public Calls, public Driven {
   // to.
   std::uint32_t behind() const noexcept;
   const StepReport* report(Step step) const noexcept override {
-    return gradients_ != nullptr ? gradients_->report(step) : nullptr;
+    return gradients_ != nullptr ? gradients_->reports().of(step) : nullptr;
   }
   const StepReport* last_report() const noexcept override {
-    return gradients_ != nullptr ? gradients_->last_report() : nullptr;
+    return gradients_ != nullptr ? gradients_->reports().last() : nullptr;
   }
 
   // ---- what it is and does ----

@@ -23,7 +23,8 @@ GradientStream::GradientStream(const SessionOptions& options, const Layout& layo
       residuals_(residuals),
       averages_(layout_.tensor_count()),
       gradient_priorities_(layout_.tensor_count()),
-      late_(link.counters, layout_, residuals_) {
+      late_(link.counters, layout_, residuals_),
+      reports_(options.world_size) {
   if (options.trace) trace_.enable(layout_.tensor_count());
 }
 

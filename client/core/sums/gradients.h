@@ -28,6 +28,7 @@
 #include "client/core/sums/average.h"
 #include "client/core/sums/handed_over.h"
 #include "client/core/sums/late.h"
+#include "client/core/sums/step_reports.h"
 #include "client/sched/scheduler.h"
 
 namespace sluice::client {
@@ -77,8 +78,7 @@ class GradientStream final : public Stream {
   void leave() override { late_.discard_all(); }
   // Another rank's state after step - 1 is in use.
   void resume(Step step, TimeNs now) noexcept;
-  const StepReport* report(Step step) const noexcept;
-  const StepReport* last_report() const noexcept;
+  const StepReports& reports() const noexcept { return reports_; }
 
   // ---- an appliance that is lost and comes back (handover.h has the rules) ----
   // Another appliance has accepted this worker. Submissions, averages and residuals stay; nothing
@@ -252,7 +252,6 @@ class GradientStream final : public Stream {
   void finish_unwanted(std::uint32_t block, std::uint64_t chunks, TimeNs now);
   void confirm_departures(std::uint16_t shard) noexcept;
   void advance_open_step(Step open_step, TimeNs now) noexcept;
-  void add_to_report(const wire::Packet& packet, ChunkIndex chunk, std::uint16_t members) noexcept;
 
   // gradients_resume.cc: the step that an appliance was lost in, at the next one.
   Offer offer_handed_over(ChunkIndex chunk, const ChunkSpan& span) const noexcept;
@@ -307,8 +306,7 @@ class GradientStream final : public Stream {
     bool any() const noexcept { return finished != 0 || reached; }
   };
   Reports reports_due_;
-  StepReport open_report_;  // of the step under way
-  std::array<StepReport, kReportedSteps> reports_;
+  StepReports reports_;
   alignas(64) float scratch_[kMaxChunkBytes];  // an element of int8 is a byte of a chunk
   std::uint8_t packed_[kMaxChunkBytes];
   std::uint8_t expanded_[kMaxChunkBytes];  // of a sparse result

@@ -107,7 +107,7 @@ void GradientStream::fall_behind(Status why) {
   recovery_->abandon(link_.flows);
   scheduler_->clear();
   arena_->clear();
-  open_report_ = {};
+  reports_.abandon();
   scheduled_count_ = 0;
   reports_due_ = {};
 }

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <utility>
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/prefetch.h"
@@ -115,7 +114,7 @@ Verdict GradientStream::take_result(const wire::Packet& packet, std::uint32_t bl
   if (handed_.is_here(chunk)) return handed_over(now);
   for (std::uint64_t rest = fresh; kept_ && rest != 0; rest &= rest - 1)
     kept_->replace(first_chunk(block, rest), result);
-  add_to_report(packet, chunk, members);
+  reports_.add(packet, chunk, members);
   trace_.result(span.tensor, current,
                 {.k = body.k, .first_us = body.first_age_us, .complete_us = body.complete_age_us},
                 flow.rtt().shortest_ns(), now);
@@ -124,40 +123,6 @@ Verdict GradientStream::take_result(const wire::Packet& packet, std::uint32_t bl
   last_progress_ns_ = now;
   apply(chunk, span, result);
   return chunks_done(span.tensor, count_of(fresh), now);
-}
-
-void GradientStream::add_to_report(const wire::Packet& packet, ChunkIndex chunk,
-                                   std::uint16_t members) noexcept {
-  const auto& body = packet.body<wire::ResultHeader>();
-  StepReport& report = open_report_;
-  DCHECK(report.step == 0 || report.step == body.step);
-  if (members != 0 && chunk < report.first_chunk) {
-    report.first_chunk = chunk;
-    report.first_members = members;
-    report.first_may_count = body.may_count;
-  }
-  const bool first = report.step == 0;
-  report.step = body.step;
-  report.k = first ? body.k : std::min(report.k, std::uint16_t{body.k});
-  report.weight = first ? body.weight : std::min(report.weight, std::uint64_t{body.weight});
-  report.mask_words = static_cast<std::uint16_t>(mask_words(options_.world_size));
-  for (std::size_t word = 0; word < report.mask_words; ++word) {
-    const std::uint64_t ranks = word < packet.mask_word_count() ? packet.mask_word(word) : 0;
-    report.in_every[word] = first ? ranks : report.in_every[word] & ranks;
-    report.in_any[word] |= ranks;
-    DCHECK((report.in_every[word] & ~report.in_any[word]) == 0);
-  }
-}
-
-const StepReport* GradientStream::report(Step step) const noexcept {
-  const StepReport& report = reports_[step % kReportedSteps];
-  return step != 0 && report.step == step ? &report : nullptr;
-}
-
-const StepReport* GradientStream::last_report() const noexcept {
-  return &*std::max_element(
-      reports_.begin(), reports_.end(),
-      [](const StepReport& left, const StepReport& right) { return left.step < right.step; });
 }
 
 void GradientStream::count_own_non_finite(const ChunkSpan& span) noexcept {
@@ -291,12 +256,13 @@ void GradientStream::finish_tensor(std::uint32_t tensor, TimeNs now) {
 void GradientStream::finish_step() {
   const Step step = current_step();
   CHECK(scheduled_count_ == tensors_.count() && measuring_.empty());
-  CHECK(open_report_.step == step || open_report_.step == 0);  // no result was wanted
+  const StepReport& report = reports_.open();
+  CHECK(report.step == step || report.step == 0);  // no result was wanted
   CHECK(link_.counters.steps_done < step);
-  link_.events.push({.kind = Event::Kind::kStepDone, .step = step, .weight = open_report_.weight});
+  link_.events.push({.kind = Event::Kind::kStepDone, .step = step, .weight = report.weight});
   link_.counters.steps_done = step;
-  reports_due_.reached = tolerant() && open_report_.k < 2;  // one rank completes steps alone
-  reports_[step % kReportedSteps] = std::exchange(open_report_, {});
+  reports_due_.reached = tolerant() && report.k < 2;  // one rank completes steps alone
+  reports_.close(step);
   if (step >= kLastStep)
     return link_.fail({StatusCode::kExhausted,
                        error_prefix(options_) + "step " + std::to_string(step) +

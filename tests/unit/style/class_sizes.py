@@ -12,7 +12,7 @@ MAX_METHODS = 40
 CEILINGS = {
     "sluice::client::Relay": 106,
     "sluice::agg::Shard": 92,
-    "sluice::client::GradientStream": 86,
+    "sluice::client::GradientStream": 84,
     "sluice::client::Session": 92,
     "sluice::client::Sequence": 50,
     "sluice::sim::Worker": 69,
