@@ -22,15 +22,15 @@ DESCRIPTION = "CPU time of a session over UDP against the barest sender and rece
 SIDES = {"session": "session", "session-one": "session, one tensor used", "raw": "barest, trains",
          "raw-stored": "barest, trains, payloads stored",
          "raw-single": "barest, single datagrams"}
-TENSORS = 8
+TENSORS = 16
 
 
 def add_options(parser):
     report.add_repetitions(parser, default=9)
     parser.add_argument("--steps", type=int, default=10, metavar="N",
                         help="steps a repetition (default 10)")
-    parser.add_argument("--bytes", type=int, default=3 << 20, metavar="N",
-                        help=f"of each of the {TENSORS} tensors (default 3 MiB)")
+    parser.add_argument("--bytes", type=int, default=3 << 19, metavar="N",
+                        help=f"of each of the {TENSORS} tensors (default 1.5 MiB)")
     parser.add_argument("--against", metavar="PROGRAM",
                         help="an older bench_client, whose session runs in turns with this one's")
 
