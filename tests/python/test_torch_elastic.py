@@ -1,4 +1,4 @@
-"""`reconfigure()` of the backend 'sluice', as torch 2.15 defines it: members come, go, and come back
+"""`reconfigure()` of the backend sluice, as torch 2.15 defines it: members come, go and come back
 without a new connection. Groups with sessions of their own, over an appliance in this process."""
 
 import datetime
