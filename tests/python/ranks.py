@@ -144,6 +144,7 @@ def run(function, count, folder, timeout_s=300, **options):
     """Runs to the end; returns the values. Fails with the output when a rank fails."""
     with Ranks(function, count, folder, **options) as ranks:
         outcomes = ranks.finish(timeout_s)
-    for rank, outcome in enumerate(outcomes):
-        assert outcome.status == 0, f"rank {rank} ended with {outcome.status}:\n{outcome.output}"
+    failed = [f"rank {rank} ended with {one.status} after {one.seconds:.2f} s:\n{one.output}"
+              for rank, one in enumerate(outcomes) if one.status != 0]
+    assert not failed, "\n".join(failed)
     return [outcome.value for outcome in outcomes]
