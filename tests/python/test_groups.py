@@ -214,12 +214,13 @@ def test_an_elastic_job_grows_shrinks_splits_and_merges(address):  # noqa: F811
 def test_an_aborted_group_fails_for_all_and_its_ranks_make_another(address):  # noqa: F811
     with elastic(address) as first, elastic(address) as second:
         _, (here, there) = total([first, second], "pair")
-        waits, ended = here.barrier(), there.all_reduce(numpy.zeros(3, "float32"))
+        ended = there.all_reduce(numpy.zeros(3, "float32"))
         there.abort()
         with pytest.raises(sluice.Closed, match="has aborted group 'pair'"):
             ended.wait(60)
-        with pytest.raises((sluice.PeerLost, sluice.InvalidArgument)):
-            waits.wait(60)
+        with pytest.raises(sluice.PeerLost):
+            for _ in range(2):  # the first may have its sum, if it overtakes the abort
+                here.all_reduce(numpy.zeros(3, "float32")).wait(60)
         with pytest.raises(sluice.Closed, match="has left group"):
             there.barrier()
         assert total([first, second], "anew")[0] == 3
