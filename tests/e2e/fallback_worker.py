@@ -1,16 +1,19 @@
 """One rank of a training that goes on over its process group while its appliance is dead.
 
-    fallback_worker.py   rank, address, ... from the environment
+    fallback_worker.py FILE   rank, address, ... from the environment
 
-Prints "STEP WAY" after each step, WAY: box or group. Ends five steps after the training has come
-back to the box. Prints at the end a line of JSON: the digest of all parameters, and counts.
+Prints "STEP WAY" after each step, WAY: box or group. Ends after five steps over the box that FILE
+has seen: until it is there the training goes on. Prints at the end a line of JSON: the digest of
+all parameters, and counts.
 """
 
 import hashlib
 import json
 import logging
 import os
+import sys
 import time
+from pathlib import Path
 
 import sluice.torch
 import torch
@@ -18,7 +21,7 @@ from sluice import _torch_state
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-AFTER_RETURN = 5
+LAST_STEPS = 5
 
 
 def main():
@@ -32,7 +35,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     attachment = sluice.torch.attach(model, job="fallback", fallback="group", fallback_after=1.0)
     draws = torch.Generator().manual_seed(1 + rank)
-    step, was_away, left = 0, False, AFTER_RETURN
+    over, step, left = Path(sys.argv[1]), 0, LAST_STEPS
     while left:
         step += 1
         images = torch.randn(16, 64, generator=draws)
@@ -40,8 +43,9 @@ def main():
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
-        was_away |= attachment.is_away
-        left -= was_away and not attachment.is_away
+        seen = torch.tensor(float(over.exists()))
+        torch.distributed.all_reduce(seen)  # all ranks count alike
+        left -= bool(seen) and not attachment.is_away
         print(step, "group" if attachment.is_away else "box", flush=True)
         time.sleep(0.02)
     stats = attachment.stats()
