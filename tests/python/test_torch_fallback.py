@@ -150,7 +150,7 @@ class Job:
 class Run:
     """The ranks of a training, each on a thread."""
 
-    def __init__(self, box, steps, on_step=lambda rank, step: None, patience_s=60.0,
+    def __init__(self, box, steps, on_step=lambda rank, step, fallback: None, patience_s=60.0,
                  ranks=range(RANKS)):
         self.box, self.steps, self.on_step = box, steps, on_step
         self.group, self.patience_s = Group(), patience_s
@@ -177,7 +177,7 @@ class Run:
                     fallback.job.submit(values, results)
                 fallback.end_step([values], 1, lambda: values.copy_(results))
                 self.found[rank].append((values[0].item(), fallback.is_away))
-                self.on_step(rank, step)
+                self.on_step(rank, step, fallback)
         except errors.Error as error:
             self.errors[rank] = error
             self.group.barrier.abort()
@@ -223,13 +223,15 @@ def test_all_ranks_return_at_one_step():
     box = Box()
     box.dead_from = {2: ((), ())}
 
-    def back(rank, step):
+    def back(rank, step, fallback):
         if rank == 0 and step == 4:
             box.lose(range(RANKS), range(RANKS))
         if step >= 4:
             box.wait_until_joined()
+        while step >= 4 and fallback.is_away and not fallback._returning.ready():
+            threading.Event().wait(LOOK_S / 10)  # the thread that has joined has yet to say so
 
-    steps = 200
+    steps = 10
     run = Run(box, steps, back)
     values = run.values()
     returned = [value > 0 for value in values].index(False, 1)  # steps before that
@@ -247,13 +249,13 @@ def test_a_run_that_one_rank_cannot_join_is_given_up_by_all():
     box.dead_from = {2: ((), ())}
     box.fails = {(1, 1)}
 
-    def back(rank, step):
+    def back(rank, step, _fallback):
         if rank == 0 and step == 2:
             box.lose(range(RANKS), range(RANKS))
         if step >= 2 and not box.has_run():
             threading.Event().wait(LOOK_S / 4)
 
-    values = Run(box, 200, back).values()
+    values = Run(box, 2000, back).values()
     assert values[-1] < 0 < values[2], values
     assert max(box.joined) >= 2
 
@@ -270,7 +272,7 @@ def test_a_rank_that_does_not_come_is_named():
 def test_the_error_of_a_job_that_no_rank_wants_to_leave_is_raised():
     box = Box()
 
-    def end(rank, step):
+    def end(_rank, step, _fallback):
         if step == 2:
             with box.changed:
                 box.ended.add(0)
