@@ -132,7 +132,7 @@ class Launcher:
 
     def __init__(self, commands, environments, *, ranks, stdout=None, stderr=None,
                  keep_going=False, restart=0, restart_delay_s=RESTART_DELAY_S, grace_s=5.0,
-                 limit_s=None, bar_prefix=True):
+                 limit_s=None, bar_prefix=True, stop_signal=None):
         self._ranks = [_Rank(*row) for row in zip(ranks, commands, environments)]
         self._keep_going = keep_going
         self._restart = restart
@@ -140,6 +140,7 @@ class Launcher:
         self._grace_s = grace_s
         self._limit_s = limit_s
         self._signal = None
+        self._stop_signal = stop_signal  # what ranks get for any signal; None: the same one
         self._children = []  # all that were ever started
         self._reports = None  # the folder where each process says which exception ends it
         self._selector = selectors.DefaultSelector()
@@ -308,6 +309,6 @@ class Launcher:
         self._err.end_bar()
         self._err.line("sluice launch: ", f"{signal_name(number)}: stopping all ranks")
         for child in self._children:
-            child.send(number)
+            child.send(self._stop_signal or number)
         self._await_ends(self._grace_s)
         return 128 + number

@@ -106,7 +106,9 @@ def train(label, script, options, folder, extra_environment, arguments=lambda ra
                          world_size=options.workers, node_rank=0, master_addr="127.0.0.1",
                          master_port=port, run_id=run_id) for rank in ranks]
     launcher = Launcher([command + arguments(rank) for rank in ranks], environments, ranks=ranks,
-                        bar_prefix=False, limit_s=TRAINING_LIMIT_S, **launcher_options)
+                        bar_prefix=False, limit_s=TRAINING_LIMIT_S,
+                        stop_signal=signal.SIGTERM,  # Python says nothing at it, unlike SIGINT
+                        **launcher_options)
     status = launcher.run()
     if launcher.stopped_by is not None:
         raise _Stopped(launcher.stopped_by)
