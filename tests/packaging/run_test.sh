@@ -30,6 +30,8 @@ stand_in sudo "printf 'sudo %s\n' \"\$*\" >>'$WORK/log'"
 stand_in id 'echo 1000'
 stand_in ctest "printf 'ctest %s\n' \"\$*\" >>'$WORK/log'"
 stand_in cmake "printf 'cmake %s\n' \"\$*\" >>'$WORK/log'"
+mkdir -p build/linters/bin # as if PyPI's linters were there
+ln -s /bin/true build/linters/bin/kubernetes-validate
 export PATH=$WORK/bin:$PATH
 
 # --- help
