@@ -23,8 +23,8 @@ make_packages() {
     mkdir -p "$root$cache"
     mount --bind "$cache" "$root$cache"
     mkdir -p "$root/root/.config/ccache"
-    ccache -p | sed -n 's/^([^)]*\.conf) //p' >"$root/root/.config/ccache/ccache.conf"
-    export CCACHE_DIR=$cache
+    { ccache -p | sed -n 's/^([^)]*\.conf) //p' && echo "cache_dir = $cache"; } \
+      >"$root/root/.config/ccache/ccache.conf"
   fi
   inside "$SOURCE/run" package --yes
 }

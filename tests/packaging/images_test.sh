@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The container images of config/deploy/cluster, built by buildah from the packages and the wheel
 # that the tests in clean roots have made, and used: the box serves, a worker's `doctor` sums over
-# it. Where no base image can be pulled, a minimal root of Debian 12 takes its place.
+# it. Where no base image can be pulled, a minimal root of Debian 12 takes its place. podman reads
+# the quadlet.
 # shellcheck source=tests/packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 # shellcheck source=tests/packaging/roots.sh
@@ -40,6 +41,14 @@ import_base() {
 }
 
 cluster=$SOURCE/config/deploy/cluster
+base trixie || fail "no root: $(tail -n 1 "$roots/trixie.log")"
+open_root trixie # Debian 12's podman has no quadlet
+install podman
+lend "$cluster" /units
+inside env QUADLET_UNIT_DIRS=/units /usr/libexec/podman/quadlet -dryrun
+expect_line "$WORK/out" '^ExecStart=/usr/bin/podman run .* localhost/sluiced$'
+row quadlet "Debian 13" "podman makes a unit of it"
+
 from=("$(sed -n 's/^FROM //p' "$cluster/box.containerfile")"
   "$(sed -n 's/^FROM //p' "$cluster/worker.containerfile")")
 if buildah "${places[@]}" pull --quiet "${from[0]}" >/dev/null 2>&1; then

@@ -46,7 +46,7 @@ ExecStopPost=/bin/systemctl poweroff --force --force
 UNIT
   mkdir -p "$root/etc/systemd/system/default.target.wants"
   ln -s /etc/systemd/system/checks.service "$root/etc/systemd/system/default.target.wants/"
-  rm "$root/usr/sbin/policy-rc.d"
+  rm "$root/usr/sbin/policy-rc.d" "$root/etc/dpkg/dpkg.cfg.d/thrown-away"
   umount -l -R "$root/dev" "$root/proc" "$root/var/cache/apt/archives"
   export -f start_systemd
   # shellcheck disable=SC2016 # the inner shell expands it
