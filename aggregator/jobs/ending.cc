@@ -87,6 +87,7 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
 
   // Nobody ends its part: the others follow, and no step is completed here without this rank.
   const bool moved = leave.reason == wire::LeaveReason::kMoved;
+  if (moved && entry_.drain == wire::Drain::kAsked) drain(wire::Drain::kBegun);
   if (entry_.running() && !moved) {
     if (abnormal) {
       fail(wire::NoticeCode::kMemberLeft, rank,

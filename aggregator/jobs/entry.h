@@ -129,7 +129,7 @@ struct JobEntry {
   std::uint16_t ordinal = 0;
   std::uint64_t run_id = 0;
   std::uint32_t epoch = 0;  // how often the run has moved, see wire::Join
-  bool drains = false;      // its members are asked to move
+  wire::Drain drain{};      // its members are asked to move
   // As the first join gave them, by the process of `layout_rank`. A run that adopts a kept store
   // sets `layout_rank` and `keep` anew.
   Rank layout_rank;

@@ -139,9 +139,7 @@ void JobControl::start_if_complete(TimeNs now) {
   entry_.job->start(context_.clock.caller_time(now), entry_.resume_step());
   entry_.run();
   entry_.initial_ns = now;
-  for (std::uint16_t rank = 0; rank < entry_.world_size(); ++rank)
-    if (entry_.member(Rank{rank}).is(MemberPhase::kJoined))
-      context_.outbox.send(entry_, Rank{rank}, wire::PacketType::kStatus);
+  tell_status();
 }
 
 void JobControl::ask_members(const JoinRequest& asked) {
@@ -153,9 +151,13 @@ void JobControl::ask_members(const JoinRequest& asked) {
       context_.outbox.send(entry_, Rank{rank}, wire::PacketType::kPing);
 }
 
-void JobControl::drain() {
-  if (entry_.ended()) return;
-  entry_.drains = true;
+void JobControl::drain(wire::Drain drain) {
+  if (entry_.ended() || entry_.drain >= drain) return;
+  entry_.drain = drain;
+  tell_status();
+}
+
+void JobControl::tell_status() {
   for (std::uint16_t rank = 0; rank < entry_.world_size(); ++rank)
     if (entry_.member(Rank{rank}).is(MemberPhase::kJoined))
       context_.outbox.send(entry_, Rank{rank}, wire::PacketType::kStatus);

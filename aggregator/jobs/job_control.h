@@ -33,8 +33,9 @@ class JobControl {
   // Another run takes the name: all members of this one are silent, left or gone. Or the run itself
   // comes back with a higher epoch, and no member of this one is heard any more.
   void replace(const Request& request);
-  // The appliance is to end: the members are asked to go on with another one.
-  void drain();
+  // The appliance is to end: the members are told that they are asked to go on with another one, or
+  // that one of them does.
+  void drain(wire::Drain drain);
   // Another run goes on with the store that is kept.
   void adopt(const JoinRequest& asked);
 
@@ -68,6 +69,7 @@ class JobControl {
   ControlResult admit_to_running(const Request& request);
   void revive(Rank rank, TimeNs now);
   void start_if_complete(TimeNs now);
+  void tell_status();  // to all members, unasked
   void advance_transfers(TimeNs now);
   void check_wanted(TimeNs now);
   void check_member(Rank rank, TimeNs now);

@@ -224,7 +224,7 @@ void Jobs::drain(TimeNs clock_ns) {
   context_->clock.advance(clock_ns);
   context_->draining = true;
   for (auto& control : controls_)
-    if (control != nullptr) control->drain();
+    if (control != nullptr) control->drain(wire::Drain::kAsked);
 }
 
 bool Jobs::is_empty() const noexcept {

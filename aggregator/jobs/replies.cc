@@ -118,7 +118,7 @@ std::size_t write_status(const JobEntry& entry, Rank rank, std::uint32_t echo_us
                     .mask_words = static_cast<std::uint8_t>(words),
                     .left = member.has_left()};
   if (entry.job != nullptr) body.resume_step = entry.job->resumed_step();
-  body.draining = entry.drains;
+  body.drain = entry.drain;
   const Resyncs& resyncs = entry.resyncs;
   if (entry.goes_on() && resyncs.state() == Resyncs::State::kOpen) {
     // A process that took the source's rank has nothing to give.

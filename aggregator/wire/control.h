@@ -202,6 +202,13 @@ struct [[gnu::packed]] GroupMade {  // then text_bytes of UTF-8: why there is no
 
 enum class JobState : std::uint8_t { kForming = 0, kRunning = 1, kEnded = 2 };
 
+// Whether an appliance is to end, so that its members move to another one.
+enum class Drain : std::uint8_t {
+  kNone = 0,
+  kAsked = 1,  // each member moves when its step is over
+  kBegun = 2,  // a member has moved: of a synchronous job no step is completed here any more
+};
+
 // Followed by mask_words u64: the ranks that have not joined (forming) or are gone (running).
 struct [[gnu::packed]] Status {
   static constexpr PacketType kType = PacketType::kStatus;
@@ -220,7 +227,7 @@ struct [[gnu::packed]] Status {
   // The gradient step with which the job begins here, of a job that goes on from an appliance that
   // is lost; 0: the job is new.
   std::uint32_t resume_step = 0;
-  std::uint8_t draining = 0;  // 1: the appliance is to end; its members move to another one
+  Drain drain{};
 };
 
 struct [[gnu::packed]] Ping {

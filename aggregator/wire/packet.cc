@@ -224,7 +224,7 @@ Verdict check(const Join& body, Tail& tail) noexcept {
 }
 
 Verdict check(const Status& body, Tail& tail) noexcept {
-  const bool possible = body.state <= JobState::kEnded && body.draining <= 1;
+  const bool possible = body.state <= JobState::kEnded && body.drain <= Drain::kBegun;
   return possible ? check_mask(body.mask_words, tail) : Verdict::kBadField;
 }
 

@@ -103,7 +103,7 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
     options_.more_credit.clear();  // once is enough
   }
   if (verdict == Verdict::kCompleted) note_caught_up(now);
-  if (membership_.drains()) {
+  if (membership_.drain() != wire::Drain::kNone) {
     consider_move(now);
     if (state_ != SessionState::kRunning) return verdict;
   }

@@ -20,7 +20,7 @@ void Session::consider_move(TimeNs now) {
   } else {
     at.silent_ns = now - membership_.heard_ns();
     at.ends = !moving_ && membership_.ends();
-    at.drains = !moving_ && membership_.drains();
+    if (!moving_) at.drain = membership_.drain();
     at.between_steps = forming || std::ranges::none_of(streams_, &Stream::in_progress);
     if (forming && !moving_ && membership_.lacks_ranks())
       at.incomplete_ns = now - membership_.grown_ns();

@@ -118,7 +118,7 @@ Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs 
   if (joined_count_ != body.joined_count) grown_ns_ = now;
   joined_count_ = body.joined_count;
   resume_step_ = body.resume_step;
-  drains_ = body.draining != 0;
+  drain_ = body.drain;
   const bool starts = phase_ == Phase::kForming && body.state == wire::JobState::kRunning;
   if (starts) become(Phase::kRunning);
   if (phase_ == Phase::kRunning && body.state == wire::JobState::kForming) return Change::kNone;

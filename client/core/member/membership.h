@@ -52,7 +52,7 @@ class Membership {
   void farewell(const wire::Leave& body) noexcept;
   // The appliance says that it is about to end, or to be drained.
   bool ends() const noexcept { return !shutdown_.empty(); }
-  bool drains() const noexcept { return drains_; }
+  wire::Drain drain() const noexcept { return drain_; }
   // Why the last change was kFailed.
   const Status& failure() const noexcept { return failure_; }
   // The job runs, and goes on from an appliance that is lost with this step, as the last status
@@ -97,7 +97,7 @@ class Membership {
   DurationNs forming_patience_ns_ = 0;  // with ranks that do not come
   bool survives_restart_ = false;
   std::string shutdown_;  // what an appliance that ends has said
-  bool drains_ = false;
+  wire::Drain drain_{};
   std::uint16_t joined_count_ = 0;
   Step resume_step_ = 0;
   std::uint64_t missing_[kMaskWords] = {};

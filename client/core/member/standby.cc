@@ -37,12 +37,14 @@ bool Standby::is_there(TimeNs now) const noexcept {
 
 std::optional<std::uint32_t> Standby::decide(const Situation& at, TimeNs now) noexcept {
   if (newest_epoch_ > options_.epoch) return newest_epoch_;
-  if (!at.drains) drains_since_ns_ = kNever;
-  if (at.drains && drains_since_ns_ == kNever) drains_since_ns_ = now;
+  const bool drains = at.drain != wire::Drain::kNone;
+  if (!drains) drains_since_ns_ = kNever;
+  if (drains && drains_since_ns_ == kNever) drains_since_ns_ = now;
   if (!exists() || !is_there(now)) return {};
   const std::uint32_t in_vain = std::min(options_.epoch - settled_epoch_, kMostDoublings);
   bool moves = at.ends || at.silent_ns >= (at.is_new ? kBeginElsewhereAfter : kMoveAfter);
-  moves |= at.drains && (at.between_steps || now - drains_since_ns_ >= kStepsEnd);
+  moves |= at.drain == wire::Drain::kBegun;
+  moves |= drains && (at.between_steps || now - drains_since_ns_ >= kStepsEnd);
   moves |= in_vain != 0 && at.incomplete_ns >= kIncompleteAfter << (in_vain - 1);
   if (!moves) return {};
   return options_.epoch + 1;

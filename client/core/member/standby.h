@@ -42,7 +42,7 @@ class Standby {
     DurationNs incomplete_ns = 0;  // ranks are missing there, and none has come for so long
     bool is_new = false;           // this process has not joined
     bool ends = false;             // it says that it is shutting down
-    bool drains = false;           // it says that it is being drained
+    wire::Drain drain{};           // it says that it is being drained
     bool between_steps = false;    // nothing of this member is under way
   };
   // The epoch to go on with; none: the job stays.

@@ -12,6 +12,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Optional;
+using wire::Drain;
 
 class StandbyAsks : public testing::Test {
  protected:
@@ -89,11 +90,13 @@ TEST_F(StandbyAsks, FollowsAHigherEpochOfItsAddressAlone) {
 
 TEST_F(StandbyAsks, MovesAtTheEndOfAStepWhenTheApplianceDrainsOrASecondLater) {
   answer(0);
-  EXPECT_EQ(standby.decide({.drains = true}, now), std::nullopt);
-  EXPECT_THAT(standby.decide({.drains = true, .between_steps = true}, now), Optional(1u));
+  EXPECT_EQ(standby.decide({.drain = Drain::kAsked}, now), std::nullopt);
+  EXPECT_THAT(standby.decide({.drain = Drain::kAsked, .between_steps = true}, now), Optional(1u));
+  EXPECT_THAT(standby.decide({.drain = Drain::kBegun}, now), Optional(1u))
+      << "no step ends any more where a member has gone";
   now += kSecond;
   answer(0);
-  EXPECT_THAT(standby.decide({.drains = true}, now), Optional(1u));
+  EXPECT_THAT(standby.decide({.drain = Drain::kAsked}, now), Optional(1u));
 }
 
 TEST_F(StandbyAsks, WithOneAddressNothingMoves) {
@@ -102,7 +105,7 @@ TEST_F(StandbyAsks, WithOneAddressNothingMoves) {
   EXPECT_FALSE(single.exists());
   EXPECT_EQ(single.next_timeout(), kNever);
   EXPECT_EQ(single.decide({.silent_ns = 10 * kSecond, .ends = true}, now), std::nullopt);
-  EXPECT_EQ(single.decide({.drains = true, .between_steps = true}, now), std::nullopt);
+  EXPECT_EQ(single.decide({.drain = Drain::kBegun, .between_steps = true}, now), std::nullopt);
   EXPECT_EQ(single.address(), 0u);
 }
 

@@ -66,7 +66,7 @@ TEST_F(Moved, DrainingTellsMembersAndRefusesNewJobsByName) {
   jobs.drain(now);
   pump();
   ASSERT_EQ(outbox.size(), 2u) << "at once";
-  EXPECT_EQ(keepalive(workers[0]).body<wire::Status>().draining, 1u);
+  EXPECT_EQ(keepalive(workers[0]).body<wire::Status>().drain, wire::Drain::kAsked);
   Worker fresh{.name = "another"};
   EXPECT_THAT(refusal_of(fresh, wire::RefuseCode::kDraining),
               AllOf(HasSubstr("'another'"), HasSubstr("being drained")));
@@ -74,7 +74,11 @@ TEST_F(Moved, DrainingTellsMembersAndRefusesNewJobsByName) {
   EXPECT_TRUE(ask(moving).bytes.empty()) << "it asks elsewhere, or the next process here";
   EXPECT_TRUE(ask(workers[0]).is(PacketType::kChallenge)) << "it is a member";
   EXPECT_FALSE(jobs.is_empty());
-  for (const Worker& worker : workers) leave(worker, wire::LeaveReason::kMoved);
+  leave(workers[0], wire::LeaveReason::kMoved);
+  pump();
+  ASSERT_EQ(outbox.size(), 3u) << "the other hears at once that one has moved";
+  EXPECT_EQ(keepalive(workers[1]).body<wire::Status>().drain, wire::Drain::kBegun);
+  leave(workers[1], wire::LeaveReason::kMoved);
   EXPECT_TRUE(jobs.is_empty());
 }
 

@@ -239,6 +239,16 @@ TEST_F(Standby, a_drained_appliance_is_empty_and_no_step_is_lost) {
   EXPECT_EQ(world().oracle().handed_over(), 0u) << "they moved between two steps";
 }
 
+TEST_F(Standby, a_rank_in_the_middle_of_a_step_follows_at_once_when_another_has_moved) {
+  JobPlan plan = plan_of_many_steps();
+  for (const std::uint16_t rank : {1, 2}) plan.ranks[rank].step_delay_ns = 0;
+  const RunIndex run = begin(plan);
+  const TimeNs from = world().now();
+  world().appliance(kA).drain(from);  // 1 and 2 wait for 0, which is between two steps
+  expect_moved(run, 1, from + 20 * kMillisecond);
+  expect_completed(run, 20 * kSecond);
+}
+
 TEST_F(Standby, both_are_upgraded_one_after_the_other) {
   const RunIndex run = begin(plan_of_many_steps(100));
   for (const std::size_t box : {kA, kB}) {
