@@ -24,11 +24,9 @@ Relay::Relay(SessionOptions options, const Bcube& bcube, BcubeMode mode, Layout 
       packed_(layout_.chunk_bytes()),
       progress_(layout_.tensor_count()),
       unused_results_(layout_.tensor_count()),
-      rendezvous_(bcube_.levels()),
-      met_(bcube_.levels()),
+      rendezvous_(bcube_, options_.rank.value),
       all_run_ns_(bcube_.levels()),
       collectives_ended_(bcube_.levels()),
-      why_moved_(bcube_.levels()),
       events_(layout_.tensor_count() + 8) {
   CHECK(options_.executor == nullptr);  // a slice is packed as soon as its step begins
   facts_.averaging = resolved(options_.averaging, {});
@@ -40,11 +38,26 @@ Relay::Relay(SessionOptions options, const Bcube& bcube, BcubeMode mode, Layout 
 Result<std::unique_ptr<Relay>> Relay::create(SessionOptions options, const Bcube& bcube,
                                              BcubeMode mode, Layout layout, TimeNs now,
                                              const PrepareLeg& prepare) {
-  if (Status status = check(options, bcube, layout); !status.ok()) return status;
+  if (Status status = check_legs(options, bcube, layout); !status.ok()) return status;
   std::unique_ptr<Relay> relay(new Relay(std::move(options), bcube, mode, std::move(layout)));
-  relay->plan_slices();
   if (Status status = relay->make_legs(now, prepare); !status.ok()) return status;
   return relay;
+}
+
+Status Relay::make_legs(TimeNs now, const PrepareLeg& prepare) {
+  Result<Legs> made = LegPlanner(options_, bcube_, mode_, layout_, residuals_).make(now, prepare);
+  if (!made.ok()) return made.status();
+  legs_ = std::move(made).value();
+  partial_sums_.resize(legs_.partial_elems);
+  detours_ = {
+      .failovers = std::move(legs_.failovers), .failbacks{}, .why = std::move(legs_.why_none)};
+  detours_.failbacks.resize(detours_.failovers.size());
+  const auto is_ready = [](const Failover& each) {
+    return each.state() == Failover::State::kReady;
+  };
+  if (std::ranges::any_of(detours_.failovers, is_ready)) kept_.resize(partial_sums_.size());
+  if (options_.trace) part_trace_.plan(bcube_, mode_, layout_.tensor_count(), legs_);
+  return {};
 }
 
 // The legs tell the others; nobody waits for that.
@@ -54,7 +67,7 @@ void Relay::fail(Status why, TimeNs now) {
   failure_ = std::move(why);
   state_ = SessionState::kClosed;
   beginning_.reset();
-  for (Leg& leg : legs_)
+  for (Leg& leg : legs_.all)
     if (leg.session.state() != SessionState::kClosed)
       leg.session.leave(wire::LeaveReason::kAbnormal, now);
   for (std::uint32_t tensor = 0; tensor < tensors_.count(); ++tensor)
@@ -70,7 +83,7 @@ void Relay::fail(Status why, TimeNs now) {
 bool Relay::act_on_call(TimeNs now) {
   bool acted = false;
   try_failbacks(now);
-  for (Leg& leg : legs_)
+  for (Leg& leg : legs_.all)
     for (Event event; leg.session.poll_event(event); acted = true) handle(leg, event, now);
   lose_what_is_needed(now);
   await_standbys(now);
@@ -86,9 +99,9 @@ bool Relay::act_on_call(TimeNs now) {
 }
 
 void Relay::end_leg(Leg& leg) {
-  CHECK(ended_legs_ < legs_.size() && !leg.over);
+  CHECK(ended_legs_ < legs_.all.size() && !leg.over);
   leg.over = true;
-  if (++ended_legs_ != legs_.size() || state_ == SessionState::kClosed) return;
+  if (++ended_legs_ != legs_.all.size() || state_ == SessionState::kClosed) return;
   state_ = SessionState::kClosed;
   events_.push({.kind = Event::Kind::kLeft});
 }
@@ -100,10 +113,10 @@ void Relay::handle(Leg& leg, const Event& event, TimeNs now) {
     default: break;
   }
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
-  const bool standby = is_standby(leg);
+  const bool standby = leg.is_standby();
   if (event.kind == Event::Kind::kCollectiveDone) return handle_collective(leg, event, now);
-  if (is_lost(leg)) return handle_attempt(leg, event, now);
-  if (standby && !has_moved(leg.address.level)) return;
+  if (detours_.is_lost(leg)) return handle_attempt(leg, event, now);
+  if (standby && !detours_.has_moved(leg.address.level)) return;
   switch (event.kind) {
     case Event::Kind::kStarted:
       if (leg.address.role == Role::kRendezvous) begin_rendezvous(leg, now);
@@ -114,18 +127,18 @@ void Relay::handle(Leg& leg, const Event& event, TimeNs now) {
       stall_told_ns_ = now;
       return events_.push({.kind = event.kind, .step = tensors_.current(), .status = event.status});
     case Event::Kind::kTensorDone:
-      if (!leg.parts.empty() || standby) trace_slices(leg);
+      if (!leg.parts.empty() || standby) part_trace_.take(leg, legs_, detours_, tensors_.current());
       if (standby) return handle_standby(leg, event, now);
       if (leg.address.role != Role::kRendezvous) return handle_slice(leg, event, now);
-      if (Status status = check_rendezvous(leg); !status.ok()) return fail(status, now);
-      met_[leg.address.level] = true;
+      if (Status status = rendezvous_.check(leg); !status.ok()) return fail(status, now);
+      rendezvous_.note_met(leg.address.level);
       return;
     default: return;
   }
 }
 
 void Relay::handle_slice(Leg& leg, const Event& event, TimeNs now) {
-  SliceState& state = slice_states_[leg.slices[event.tensor]];
+  SliceState& state = legs_.slices[leg.slices[event.tensor]];
   CHECK(state.in_flight != 0);
   --state.in_flight;
   const std::uint32_t stage = leg.address.stage;
@@ -141,7 +154,7 @@ void Relay::handle_slice(Leg& leg, const Event& event, TimeNs now) {
              " at most: divide all ranks' weights by one "
              "number"},
         now);
-  if (Failover* const failover = failover_of(leg))
+  if (Failover* const failover = detours_.failover_of(leg))
     failover->handover().finish(leg.first_row + event.tensor);
   if (leg.address.role == Role::kUp && owns) {
     add_partial_sum(state, event);
@@ -169,20 +182,21 @@ void Relay::begin(std::uint32_t tensor, TimeNs now) {
       left_out
           ? Submission{.output = unused.data(), .weight = last_weight_, .priority = kLeastUrgent}
           : tensors_.submission(tensor);
-  const std::uint32_t first = first_slices_[tensor], end = first_slices_[tensor + 1];
+  const std::uint32_t first = legs_.first_slices[tensor], end = legs_.first_slices[tensor + 1];
   progress_[tensor] = {.slices_left = end - first};
   if (!left_out)
     trace_.queued(tensor, tensors_.current(), submission.priority, true, submission.ready_ns, now);
   if (submission.input != nullptr && residuals_.covers(tensor))
     residuals_.begin_step(tensor, static_cast<const float*>(submission.input));
   beginning_ = {.tensor = tensor, .submission = submission, .next = first};
-  for (std::uint32_t level = 0; level < failovers_.size(); ++level)  // no slice will bring it there
-    if (failovers_[level].rows().empty()) come_to(level, now);
+  for (std::uint32_t level = 0; level < detours_.failovers.size();
+       ++level)  // no slice will bring it there
+    if (detours_.failovers[level].rows().empty()) come_to(level, now);
 }
 
 void Relay::begin_slice(TimeNs now) {
   CHECK(beginning_.has_value());
-  SliceState& state = slice_states_[beginning_->next];
+  SliceState& state = legs_.slices[beginning_->next];
   CHECK(state.in_flight == 0 && state.slice.tensor == beginning_->tensor);
   const Submission& submission = beginning_->submission;
   const auto* input = static_cast<const float*>(submission.input);
@@ -198,7 +212,7 @@ void Relay::begin_slice(TimeNs now) {
   state.ready_ns = submission.ready_ns;
   state.whole = false;
   state.non_finite = false;
-  if (++beginning_->next == first_slices_[state.slice.tensor + 1]) beginning_.reset();
+  if (++beginning_->next == legs_.first_slices[state.slice.tensor + 1]) beginning_.reset();
   reduce_slice(state, 0, now);
 }
 
@@ -275,12 +289,12 @@ Priority Relay::priority_of(const SliceState& state, Role role) const noexcept {
 
 void Relay::submit_slice(SliceState& state, const LegTensor& stop, Submission submission,
                          TimeNs now) {
-  Leg& leg = legs_[stop.leg];
+  Leg& leg = legs_.all[stop.leg];
   submission.tensor = stop.tensor;
   submission.priority = priority_of(state, leg.address.role);
   submission.ready_ns = std::max(now, state.ready_ns);
   ++state.in_flight;
-  if (Failover* const failover = failover_of(leg)) {
+  if (Failover* const failover = detours_.failover_of(leg)) {
     const std::uint32_t index = leg.first_row + stop.tensor;
     failover->rows()[index].submission = submission;
     failover->handover().contribute(index, tensors_.current());
@@ -289,7 +303,7 @@ void Relay::submit_slice(SliceState& state, const LegTensor& stop, Submission su
       offer(leg.address.level, index, now);
       return vote(leg.address.level, now);
     }
-    if (will_move(leg)) return;
+    if (detours_.will_move(leg)) return;
   }
   const Status status = leg.session.submit(submission, now);
   if (!status.ok()) fail(status, now);
@@ -321,7 +335,7 @@ void Relay::finish(SliceState& state, TimeNs now) {
       {.weight = progress.weight, .absent = !progress.any_data, .non_finite = progress.non_finite},
       now);
   if (!left_out) trace_.done(tensor, step, now);
-  if (!left_out) close_parts(tensor, step);
+  if (!left_out) part_trace_.close(tensor, step);
   if (!left_out)
     events_.push({.kind = Event::Kind::kTensorDone,
                   .tensor = tensor,
@@ -336,7 +350,7 @@ void Relay::finish(SliceState& state, TimeNs now) {
 // Who would leave now must leave nothing undone at another switch.
 void Relay::end_step_when_done(TimeNs now) {
   if (!tensors_.all_done()) return;
-  if (std::ranges::any_of(failovers_, &Failover::is_busy)) return;
+  if (detours_.is_busy()) return;
   const Step step = tensors_.current();
   note_step(step, step_weight_);
   events_.push({.kind = Event::Kind::kStepDone, .step = step, .weight = step_weight_});

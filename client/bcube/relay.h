@@ -29,26 +29,25 @@
 // is written to its output, which every leg's format holds exactly, and which can be sent again
 // where legs move. In a synchronous job all of it is delivered, or the job ends.
 //
-// relay.cc: a slice's way; relay_legs.cc: which legs there are; relay_early.cc: which are done
-// without at the start; relay_failover.cc: how they move; relay_failback.cc: and back;
-// relay_calls.cc: the application's side; relay_trace.cc: the trace.
+// relay.cc: a slice's way; relay_early.cc: what is done without at the start; relay_failover.cc:
+// how legs move; relay_failback.cc: and back; relay_calls.cc: the application's side. Parts of it:
+// which legs there are (legs.h), where they are (detours.h), how servers meet (rendezvous.h), and
+// the trace (part_trace.h).
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "client/bcube/failback.h"
-#include "client/bcube/failover.h"
-#include "client/bcube/slices.h"
-#include "client/bcube/topology.h"
+#include "client/bcube/detours.h"
+#include "client/bcube/legs.h"
+#include "client/bcube/part_trace.h"
+#include "client/bcube/rendezvous.h"
 #include "client/core/calls/calls.h"
 #include "client/core/link/event_queue.h"
 #include "client/core/member/driven.h"
@@ -56,36 +55,8 @@
 
 namespace sluice::client {
 
-enum class BcubeMode : std::uint8_t { kAggregated, kPlain };
-
-// Where a leg's appliance is, and what for.
-struct LegAddress {
-  std::uint32_t thread = 0;
-  std::uint32_t stage = 0;
-  Role role{};
-  std::uint32_t level = 0;         // of the switch, and but for a standby the port that leads there
-  std::uint32_t switch_index = 0;  // in its level
-  std::uint32_t host = 0;          // plain: the digit of the server that runs the appliance
-  bool starts_late = false;        // who sums there, or forwards to it, may start after this worker
-};
-
-// Fills in what an appliance's place decides: its printable address, credit, the path's datagrams.
-// A standby that is refused is done without.
-using PrepareLeg = std::function<Status(const LegAddress& address, SessionOptions& options)>;
-
 class Relay final : public Calls, public Driven {
  public:
-  struct Leg {
-    Leg(LegAddress where, SessionOptions options, Layout layout, TimeNs now)
-        : address(where), session(std::move(options), std::move(layout), now) {}
-    const LegAddress address;
-    std::vector<std::uint32_t> slices;  // of its tensors, in order
-    std::uint32_t first_row = 0;        // of its tensors in the level's failover
-    std::vector<std::uint32_t> parts;   // of the trace that its tensors are in; none: no trace
-    Session session;
-    bool over = false;  // it has said how it ended
-  };
-
   // `options.rank` and `world_size` are those in the BCube, world_size = n^k; every leg's session
   // gets the rest as it is, and names of its own. Fails for what cannot travel in parts.
   static Result<std::unique_ptr<Relay>> create(SessionOptions options, const Bcube& bcube,
@@ -94,21 +65,16 @@ class Relay final : public Calls, public Driven {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  std::deque<Leg>& legs() noexcept { return legs_; }
-  const std::deque<Leg>& legs() const noexcept { return legs_; }
-  // Lanes in the order in which they are asked what to transmit: what is nearer to its end first,
-  // so that no port waits for the last slices alone.
-  const std::vector<std::uint32_t>& send_order() const noexcept { return send_order_; }
+  std::deque<Leg>& legs() noexcept { return legs_.all; }
+  const std::deque<Leg>& legs() const noexcept { return legs_.all; }
+  const std::vector<std::uint32_t>& send_order() const noexcept { return legs_.send_order; }
 
   // Datagrams that a leg sends before the next one has its turn. In plain they go to different
   // servers: of many in a row, the port of one is full while those of the others are idle.
   std::size_t turn() const noexcept { return mode_ == BcubeMode::kPlain ? 16 : SIZE_MAX; }
 
   // Switches of its own that another one stands in for.
-  std::uint32_t detours() const noexcept {
-    return static_cast<std::uint32_t>(std::ranges::count_if(
-        failovers_, [](const Failover& each) { return each.state() == Failover::State::kMoved; }));
-  }
+  std::uint32_t detours() const noexcept { return detours_.count(); }
 
   // ---- as Session's ----
   // Acts on what the legs' sessions say, and on what was submitted. After every call of theirs,
@@ -119,7 +85,7 @@ class Relay final : public Calls, public Driven {
   bool poll_trace(TensorTimes& times) noexcept override {
     return part_trace_.poll(times) || trace_.poll(times);
   }
-  std::span<const TracePart> trace_parts() const noexcept override { return trace_parts_; }
+  std::span<const TracePart> trace_parts() const noexcept override { return part_trace_.parts(); }
   void handle_broken(Status why, TimeNs now) override { fail(std::move(why), now); }
   void leave(wire::LeaveReason reason, TimeNs now) override;
   Counters counters() const override;  // of all legs
@@ -133,31 +99,6 @@ class Relay final : public Calls, public Driven {
  private:
   using There = Failover::Row::There;
 
-  // A leg's tensor that a slice is.
-  struct LegTensor {
-    std::uint32_t leg = 0;
-    std::uint32_t tensor = 0;
-  };
-  // A slice on its way in the step under way.
-  struct SliceState {
-    Slice slice;
-    std::uint32_t stages = 0;         // for which this worker is half-way owner
-    std::uint64_t first_partial = 0;  // in partial_sums_ and kept_, if it is at all
-    std::vector<LegTensor> up;        // by stage; the last one may be the turn
-    std::vector<LegTensor> down;
-    // ---- of the step ----
-    const float* value = nullptr;  // what this worker has of it; null: no data
-    float* output = nullptr;
-    std::uint64_t weight = 0;
-    std::uint32_t in_flight = 0;  // submissions to legs
-    Priority priority = 0;
-    TimeNs ready_ns = 0;  // `now` is the loop's: the application may have submitted since
-    bool whole = false;   // the sum of all is in `output`, or nobody had data
-    bool non_finite = false;
-    // ---- of the last whole sum ----
-    std::uint64_t kept_weight = 0;
-    bool kept_absent = true;
-  };
   struct Progress {
     std::uint32_t slices_left = 0;
     std::uint64_t weight = 0;
@@ -168,7 +109,7 @@ class Relay final : public Calls, public Driven {
   struct Beginning {
     std::uint32_t tensor = 0;
     Submission submission;
-    std::uint32_t next = 0;  // of slice_states_
+    std::uint32_t next = 0;  // of legs_.slices
   };
 
   // A broadcast or barrier on its way through the levels.
@@ -180,59 +121,10 @@ class Relay final : public Calls, public Driven {
     bool running = false;  // at the level before
     bool cut = false;      // whose legs move
   };
-  // Where legs move to, the one with the rows of a host.
-  struct StandbyLeg {
-    std::uint32_t host = 0;
-    std::uint32_t first_row = 0;
-    std::vector<TensorSpec> tensors;
-    std::vector<std::uint32_t> slices;
-  };
-  // Of a level.
-  struct Failbacks {
-    Failback home;
-    Failback standby;
-  };
 
   Relay(SessionOptions options, const Bcube& bcube, BcubeMode mode, Layout layout);
 
-  // ---- relay_legs.cc ----
-  static Status check(const SessionOptions& options, const Bcube& bcube, const Layout& layout);
-  TensorSpec spec_of(const LegAddress& address, const Slice& slice) const;
-  void plan_slices();
-  Status make_legs(TimeNs now, const PrepareLeg& prepare);
-  Status make_leg(LegAddress address, std::vector<TensorSpec> tensors, TimeNs now,
-                  const PrepareLeg& prepare);
-  Status make_slices_leg(const LegAddress& address, TimeNs now, const PrepareLeg& prepare);
-  // How many appliances a switch has.
-  std::uint32_t hosts() const noexcept {
-    return mode_ == BcubeMode::kPlain ? bcube_.switch_ports() : 1;
-  }
-  std::vector<StandbyLeg> plan_standbys(std::uint32_t level, std::uint32_t first_leg);
-  Status make_standbys(TimeNs now, const PrepareLeg& prepare);
-  void order_legs();
-  float name_of_self(std::uint32_t level, std::uint32_t rank) const noexcept;
-  void begin_rendezvous(Leg& leg, TimeNs now);
-  Status check_rendezvous(const Leg& leg) const;
-
   // ---- relay_failover.cc ----
-  Failover* failover_of(const Leg& leg) noexcept {
-    return failovers_.empty() ? nullptr : &failovers_[leg.address.level];
-  }
-  // Its legs have moved.
-  bool has_moved(std::uint32_t level) const noexcept {
-    return !failovers_.empty() && failovers_[level].in_use();
-  }
-  // Its failure has not been told yet, or it moves when it is back.
-  bool will_move(const Leg& leg) noexcept {
-    const Failover* const failover = failover_of(leg);
-    return failover != nullptr && leg.session.state() == SessionState::kClosed &&
-           (failover->state() == Failover::State::kReady ||
-            failover->return_vote().return_step() != 0);
-  }
-  static bool is_standby(const Leg& leg) noexcept { return leg.address.role >= Role::kStates; }
-  bool is_detoured(const Leg& leg) const noexcept {
-    return leg.address.role < Role::kRendezvous && has_moved(leg.address.level);
-  }
   bool is_idle() const noexcept { return tensors_.at_rest() && !collective_; }
   void lose(Leg& leg, const Status& why, TimeNs now);
   void fail_moved(const Leg& leg, const Status& why, TimeNs now);
@@ -243,7 +135,6 @@ class Relay final : public Calls, public Driven {
   void handle_standby(Leg& leg, const Event& event, TimeNs now);
   void go_on(std::uint32_t level, TimeNs now);
   void go_on_with_collective(std::uint32_t level, TimeNs now);
-  std::string describe_failover(std::uint32_t level) const;
   void go_on_with_row(std::uint32_t level, std::uint32_t row, TimeNs now);
   void offer(std::uint32_t level, std::uint32_t row, TimeNs now);
   void hold_back(Failover::Row& row) noexcept;
@@ -251,7 +142,7 @@ class Relay final : public Calls, public Driven {
   void contribute_again(std::uint32_t level, std::uint32_t row) noexcept;
   void keep(SliceState& state, Role role) noexcept;
   SliceState& state_of(const Failover::Row& row) noexcept {
-    return slice_states_[legs_[row.leg].slices[row.tensor]];
+    return legs_.slices[legs_.all[row.leg].slices[row.tensor]];
   }
 
   // ---- relay_early.cc ----
@@ -262,21 +153,11 @@ class Relay final : public Calls, public Driven {
   bool start_when_all_are_here(TimeNs now);
 
   // ---- relay_failback.cc ----
-  Failback* failback_of(const Leg& leg) noexcept {
-    if (failbacks_.empty()) return nullptr;
-    Failbacks& of_level = failbacks_[leg.address.level];
-    return is_standby(leg) ? &of_level.standby : &of_level.home;
-  }
-  bool is_lost(const Leg& leg) const noexcept {
-    if (failbacks_.empty()) return false;
-    const Failbacks& of_level = failbacks_[leg.address.level];
-    return (is_standby(leg) ? of_level.standby : of_level.home).is_lost();
-  }
   // The legs that are lost and found together with this one.
   template <class Body>
   void for_legs_beside(const Leg& leg, Body body) {
-    for (Leg& other : legs_)
-      if (other.address.level == leg.address.level && is_standby(other) == is_standby(leg))
+    for (Leg& other : legs_.all)
+      if (other.address.level == leg.address.level && other.is_standby() == leg.is_standby())
         body(other);
   }
   void try_failbacks(TimeNs now);
@@ -284,23 +165,12 @@ class Relay final : public Calls, public Driven {
   void rejoin(Leg& leg, TimeNs now);
   void handle_attempt(Leg& leg, const Event& event, TimeNs now);
   void fail_attempt(Leg& leg, TimeNs now);
-  static bool runs(const Leg& leg) noexcept {
-    return leg.session.state() == SessionState::kRunning;
-  }
   void vote(std::uint32_t level, TimeNs now);
   void come_to(std::uint32_t level, TimeNs now);
   void handle_votes(std::uint32_t level, TimeNs now);
-  bool is_voting() const noexcept {
-    return std::ranges::any_of(failovers_,
-                               [](const Failover& each) { return each.return_vote().is_voting(); });
-  }
   bool must_vote_first(std::uint32_t level, TimeNs now);
   void go_back(std::uint32_t level, TimeNs now);
   void begin_next_step(TimeNs now);
-  // At the level, but not where it was lost.
-  bool is_away(std::uint32_t level) const noexcept {
-    return has_moved(level) && failovers_[level].return_vote().return_step() == 0;
-  }
   bool is_in_collective(std::uint32_t level) const noexcept {
     return collective_ && collective_->running && collective_->next_level == level + 1;
   }
@@ -318,14 +188,9 @@ class Relay final : public Calls, public Driven {
   void note_step(Step step, std::uint64_t weight) noexcept;
   void tell_facts(Counters& counters) const;
 
-  // ---- relay_trace.cc ----
-  void plan_trace();
-  TracePart part_of(const LegAddress& address, std::uint32_t tensor,
-                    std::uint64_t elem_count) const;
-  void trace_slices(Leg& leg) noexcept;
-  void close_parts(std::uint32_t tensor, Step step) noexcept;
-
   // ---- relay.cc ----
+  Status make_legs(TimeNs now, const PrepareLeg& prepare);
+  void begin_rendezvous(Leg& leg, TimeNs now);
   std::uint32_t turn_stage() const noexcept { return bcube_.levels() - 1; }
   void handle(Leg& leg, const Event& event, TimeNs now);
   void handle_slice(Leg& leg, const Event& event, TimeNs now);
@@ -345,36 +210,27 @@ class Relay final : public Calls, public Driven {
   const Bcube bcube_;
   const BcubeMode mode_;
   std::vector<std::uint8_t> packed_;  // a chunk
-  std::deque<Leg> legs_;              // the rendezvous by level, then the others
-  std::vector<std::uint32_t> send_order_;
-  std::vector<SliceState> slice_states_;            // by slice
-  std::vector<std::uint32_t> first_slices_;         // of each tensor, and their number
-  std::vector<Progress> progress_;                  // by tensor
-  std::vector<float> partial_sums_;                 // what the others gave, to be added
-  std::vector<float> kept_;                         // the last whole sums, for who lacks them
-  std::vector<Failover> failovers_;                 // by level; none: nothing can move
-  std::vector<Failbacks> failbacks_;                // likewise
+  Legs legs_;
+  std::vector<Progress> progress_;   // by tensor
+  std::vector<float> partial_sums_;  // what the others gave, to be added
+  std::vector<float> kept_;          // the last whole sums, for who lacks them
+  Detours detours_;
   std::vector<std::vector<float>> unused_results_;  // results of tensors that were left out
-  std::vector<std::vector<float>> rendezvous_;      // by level: who is there
+  Rendezvous rendezvous_;
   std::array<StepReport, kReportedSteps> reports_{};
   std::optional<Beginning> beginning_;
   std::optional<Collective> collective_;
   std::uint32_t last_weight_ = 1;
-  std::size_t first_standby_ = 0;  // the last legs
   std::size_t ended_legs_ = 0;
   TimeNs started_ns_ = 0;
-  bool lost_idle_ = false;          // some are lost that nobody needed then
-  std::vector<bool> met_;           // by level: its servers have, before the first step
-  std::vector<TimeNs> all_run_ns_;  // by level: its servers all run since; 0: not yet
+  bool lost_idle_ = false;                        // some are lost that nobody needed then
+  std::vector<TimeNs> all_run_ns_;                // by level: its servers all run since; 0: not yet
   std::vector<std::uint32_t> collectives_ended_;  // by level: collectives that are done
-  std::vector<Status> why_moved_;                 // by level; or why there is no detour any more
   std::uint64_t step_weight_ = 0;                 // of the step under way
   std::uint64_t shards_ = 0;                      // once all have met
   TimeNs stall_told_ns_ = 0;
   TensorTrace trace_;
-  TensorTrace part_trace_;
-  std::vector<TracePart> trace_parts_;      // by tensor, in the order of their ways
-  std::vector<std::uint32_t> first_parts_;  // of each tensor, and their number
+  PartTrace part_trace_;
   EventQueue events_;
 };
 

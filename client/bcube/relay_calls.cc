@@ -12,7 +12,7 @@ void Relay::leave(wire::LeaveReason reason, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
   const bool idle = is_idle();
   state_ = SessionState::kLeaving;
-  for (Leg& leg : legs_) leg.session.leave(idle ? reason : wire::LeaveReason::kAbnormal, now);
+  for (Leg& leg : legs_.all) leg.session.leave(idle ? reason : wire::LeaveReason::kAbnormal, now);
 }
 
 // ---- collectives ----
@@ -39,7 +39,8 @@ std::string Relay::describe_collective() const {
 
 void Relay::handle_collective(const Leg& leg, const Event& event, TimeNs now) {
   const std::uint32_t level = leg.address.level;
-  if (is_standby(leg) != is_away(level) || !is_in_collective(level)) return;  // of a lost one
+  if (leg.is_standby() != detours_.is_away(level) || !is_in_collective(level))
+    return;  // of a lost one
   collective_->running = false;
   ++collectives_ended_[level];
   event.status.ok() ? advance_collective(now) : fail(event.status, now);
@@ -58,17 +59,18 @@ void Relay::advance_collective(TimeNs now) {
     ++call.next_level;
     if (!takes_part) continue;
     call.running = true;
-    const std::uint32_t leg = is_away(level) ? failovers_[level].standbys().states_leg : level;
-    Session& session = legs_[leg].session;
+    const std::uint32_t leg =
+        detours_.is_away(level) ? detours_.failovers[level].standbys().states_leg : level;
+    Session& session = legs_.all[leg].session;
     const Status status =
         call.root ? session.broadcast(
                         Rank{static_cast<std::uint16_t>(bcube_.digit(call.root->value, level))},
                         call.buffer, call.bytes, now)
                   : session.barrier(now);
-    if (!status.ok() && !will_move(legs_[level])) return fail(status, now);
+    if (!status.ok() && !detours_.will_move(legs_.all[level])) return fail(status, now);
     return;  // its event goes on
   }
-  if (is_voting()) return;  // who leaves now must leave nothing undone
+  if (detours_.is_voting()) return;  // who leaves now must leave nothing undone
   collective_.reset();
   events_.push({.kind = Event::Kind::kCollectiveDone});
 }
@@ -97,11 +99,11 @@ const StepReport* Relay::report(Step step) const noexcept {
 
 Counters Relay::counters() const {
   Counters sum;
-  for (const Leg& leg : legs_) {
+  for (const Leg& leg : legs_.all) {
     sum += leg.session.counters();
-    sum.detoured_lanes += is_detoured(leg);
+    sum.detoured_lanes += detours_.is_detoured(leg);
   }
-  for (const Failover& failover : failovers_) sum.detours += failover.moves();
+  for (const Failover& failover : detours_.failovers) sum.detours += failover.moves();
   tell_facts(sum);
   return sum;
 }
@@ -110,13 +112,13 @@ std::optional<PartCounters> Relay::part_counters(std::uint32_t index) const {
   const std::uint32_t levels = bcube_.levels();
   if (index >= levels * levels) return {};
   PartCounters part{.thread = index / levels, .level = index % levels};
-  for (const Leg& leg : legs_)
+  for (const Leg& leg : legs_.all)
     if (leg.address.role < Role::kRendezvous && leg.address.thread == part.thread &&
         leg.address.level == part.level) {
       part.counters += leg.session.counters();
-      part.counters.detoured_lanes += is_detoured(leg);
+      part.counters.detoured_lanes += detours_.is_detoured(leg);
     }
-  if (!failovers_.empty()) part.counters.detours = failovers_[part.level].moves();
+  if (!detours_.failovers.empty()) part.counters.detours = detours_.failovers[part.level].moves();
   tell_facts(part.counters);
   return part;
 }
@@ -130,13 +132,13 @@ void Relay::tell_facts(Counters& counters) const {
 // Of legs that stand about as long as any the one that comes first in a slice's way, which is
 // nearest to the cause: later ones wait for what this one shall give. Nothing goes
 // on before the servers' states are known.
-const Relay::Leg& Relay::most_stalled(TimeNs now) const noexcept {
+const Leg& Relay::most_stalled(TimeNs now) const noexcept {
   const auto stalled_ns = [&](const Leg& leg) {
-    return is_lost(leg) ? 0 : leg.session.stalled_ns(now);  // nobody waits for those
+    return detours_.is_lost(leg) ? 0 : leg.session.stalled_ns(now);  // nobody waits for those
   };
-  for (const Failover& failover : failovers_) {
+  for (const Failover& failover : detours_.failovers) {
     if (failover.state() != Failover::State::kExchanging) continue;
-    const Leg& states = legs_[failover.standbys().states_leg];
+    const Leg& states = legs_.all[failover.standbys().states_leg];
     if (stalled_ns(states) != 0) return states;
   }
   const auto of_place = [](const LegAddress& address) {
@@ -145,33 +147,33 @@ const Relay::Leg& Relay::most_stalled(TimeNs now) const noexcept {
   };
   // Where legs have moved, that of the first row under way; states and votes wait for no slice.
   const auto in_way = [&](const Leg& leg) {
-    if (!is_standby(leg)) return of_place(leg.address);
+    if (!leg.is_standby()) return of_place(leg.address);
     if (leg.address.role != Role::kStandby) return std::pair(Role::kUp, 0);
     auto first = of_place(leg.address);
-    for (const Failover::Row& row : failovers_[leg.address.level].rows())
-      if (row.is_under_way() && &legs_[row.standby] == &leg)
-        first = std::min(first, of_place(legs_[row.leg].address));
+    for (const Failover::Row& row : detours_.failovers[leg.address.level].rows())
+      if (row.is_under_way() && &legs_.all[row.standby] == &leg)
+        first = std::min(first, of_place(legs_.all[row.leg].address));
     return first;
   };
   const auto has_just_moved = [&](const Leg& leg) {  // its slices have stood elsewhere before
-    return is_standby(leg) && stalled_ns(leg) != 0 &&
-           failovers_[leg.address.level].handover().first_step() + 1 >= tensors_.current();
+    return leg.is_standby() && stalled_ns(leg) != 0 &&
+           detours_.failovers[leg.address.level].handover().first_step() + 1 >= tensors_.current();
   };
   DurationNs most_ns = 0;
-  for (const Leg& leg : legs_) most_ns = std::max(most_ns, stalled_ns(leg));
+  for (const Leg& leg : legs_.all) most_ns = std::max(most_ns, stalled_ns(leg));
   const Leg* found = nullptr;
-  for (const Leg& leg : legs_)
+  for (const Leg& leg : legs_.all)
     if (most_ns != 0 && (2 * stalled_ns(leg) >= most_ns || has_just_moved(leg)) &&
         (found == nullptr || in_way(leg) < in_way(*found)))
       found = &leg;
-  return found == nullptr ? legs_.front() : *found;
+  return found == nullptr ? legs_.all.front() : *found;
 }
 
 Stall Relay::stall(TimeNs now) const {
   if (state_ == SessionState::kJoining) {
-    const auto late =
-        std::ranges::find_if(legs_, [this](const Leg& leg) { return !runs(leg) && !is_lost(leg); });
-    return late == legs_.end() ? Stall() : late->session.stall(now);
+    const auto late = std::ranges::find_if(
+        legs_.all, [this](const Leg& leg) { return !leg.runs() && !detours_.is_lost(leg); });
+    return late == legs_.all.end() ? Stall() : late->session.stall(now);
   }
   const Leg& leg = most_stalled(now);
   Stall found = leg.session.stall(now);
@@ -190,9 +192,11 @@ Stall Relay::stall(TimeNs now) const {
 std::string Relay::describe_plan() const {
   std::string text = bcube_.name();
   text += mode_ == BcubeMode::kPlain ? ", plain" : ", aggregated";
-  for (std::uint32_t level = 0; level < failovers_.size(); ++level)
-    if (const std::string moved = describe_failover(level); !moved.empty()) text += "\n" + moved;
-  for (const Leg& leg : legs_) {
+  for (std::uint32_t level = 0; level < detours_.failovers.size(); ++level)
+    if (const std::string moved = detours_.describe(level, bcube_, options_.rank.value);
+        !moved.empty())
+      text += "\n" + moved;
+  for (const Leg& leg : legs_.all) {
     const Counters counters = leg.session.counters();
     text += "\n" + leg.session.place() + "slices " + std::to_string(leg.slices.size()) + ", sent " +
             std::to_string(counters.packets_sent) + " packets, " +

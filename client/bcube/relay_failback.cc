@@ -1,5 +1,7 @@
 // How a relay's legs are joined again where they were lost, and when they are used there again.
 
+#include <utility>
+
 #include "aggregator/base/check.h"
 #include "client/bcube/relay.h"
 
@@ -15,12 +17,12 @@ constexpr std::uint64_t kRunStep = std::uint64_t{1} << 32;
 
 void Relay::try_failbacks(TimeNs now) {
   if (state_ != SessionState::kRunning) return;
-  for (std::uint32_t level = 0; level < failbacks_.size(); ++level) {
+  for (std::uint32_t level = 0; level < detours_.failbacks.size(); ++level) {
     // Once all have moved: who still joins there for the first time would be refused.
-    const bool moved = failovers_[level].state() == Failover::State::kMoved;
-    if (moved && failbacks_[level].home.is_due(now)) try_failback(legs_[level], now);
-    if (failbacks_[level].standby.is_due(now))
-      try_failback(legs_[failovers_[level].standbys().states_leg], now);
+    const bool moved = detours_.failovers[level].state() == Failover::State::kMoved;
+    if (moved && detours_.failbacks[level].home.is_due(now)) try_failback(legs_.all[level], now);
+    if (detours_.failbacks[level].standby.is_due(now))
+      try_failback(legs_.all[detours_.failovers[level].standbys().states_leg], now);
   }
 }
 
@@ -28,7 +30,7 @@ void Relay::try_failback(Leg& first, TimeNs now) {
   bool all_over = true;
   for_legs_beside(first, [&](const Leg& leg) { all_over &= leg.over; });
   if (!all_over) return;  // some still say that they leave
-  failback_of(first)->begin();
+  detours_.failback_of(first)->begin();
   rejoin(first, now);
 }
 
@@ -39,15 +41,15 @@ void Relay::rejoin(Leg& leg, TimeNs now) {
   --ended_legs_;
   leg.over = false;
   const std::uint64_t runs_before =
-      is_standby(leg) ? 0 : failovers_[leg.address.level].returns() + std::uint64_t{1};
+      leg.is_standby() ? 0 : detours_.failovers[leg.address.level].returns() + std::uint64_t{1};
   leg.session.rejoin(options_.run_id + kRunStep * runs_before, now);
 }
 
 void Relay::handle_attempt(Leg& leg, const Event& event, TimeNs now) {
   const std::uint32_t level = leg.address.level;
-  Failback& failback = *failback_of(leg);
+  Failback& failback = *detours_.failback_of(leg);
   if (event.kind == Event::Kind::kTensorDone && failback.state() == Failback::State::kRendezvous) {
-    const Status status = check_rendezvous(leg);
+    const Status status = rendezvous_.check(leg);
     if (status.ok()) return failback.end_rendezvous();
     events_.push({.kind = Event::Kind::kStalled, .step = tensors_.current(), .status = status});
     return fail_attempt(leg, now);
@@ -60,21 +62,25 @@ void Relay::handle_attempt(Leg& leg, const Event& event, TimeNs now) {
     });
   }
   bool all_run = failback.state() == Failback::State::kJoining;
-  for_legs_beside(leg, [&](const Leg& other) { all_run &= runs(other); });
+  for_legs_beside(leg, [&](const Leg& other) { all_run &= other.runs(); });
   if (!all_run) return;
-  if (!is_standby(leg)) {
+  if (!leg.is_standby()) {
     failback.begin_rendezvous();
-    return begin_rendezvous(legs_[level], now);
+    return begin_rendezvous(legs_.all[level], now);
   }
   failback.end(now);
-  why_moved_[level] = {};
-  failovers_[level].regain();
+  detours_.why[level] = {};
+  detours_.failovers[level].regain();
   all_run_ns_[level] = now;
+}
+
+void Relay::begin_rendezvous(Leg& leg, TimeNs now) {
+  if (Status status = rendezvous_.begin(leg, now); !status.ok()) fail(std::move(status), now);
 }
 
 // The others must learn that they wait in vain.
 void Relay::fail_attempt(Leg& leg, TimeNs now) {
-  failback_of(leg)->fail(now);
+  detours_.failback_of(leg)->fail(now);
   for_legs_beside(leg,
                   [now](Leg& other) { other.session.leave(wire::LeaveReason::kAbnormal, now); });
 }
@@ -82,26 +88,26 @@ void Relay::fail_attempt(Leg& leg, TimeNs now) {
 // ---- votes ----
 
 void Relay::vote(std::uint32_t level, TimeNs now) {
-  Failover& failover = failovers_[level];
+  Failover& failover = detours_.failovers[level];
   ReturnVote& vote = failover.return_vote();
   if (!vote.is_due()) return;
-  const bool ready = failbacks_[level].home.state() == Failback::State::kReady &&
+  const bool ready = detours_.failbacks[level].home.state() == Failback::State::kReady &&
                      vote.step() == tensors_.current() && !is_in_collective(level);
   const std::span<float> votes = vote.cast(ready, collectives_ended_[level]);
   failover.note_submitted();
-  const Status status = legs_[failover.standbys().vote_leg].session.submit(
+  const Status status = legs_.all[failover.standbys().vote_leg].session.submit(
       {.input = votes.data(), .output = votes.data()}, now);
   if (!status.ok()) fail(status, now);
 }
 
 // In the step under way.
 void Relay::come_to(std::uint32_t level, TimeNs now) {
-  failovers_[level].return_vote().come_to(tensors_.current());
+  detours_.failovers[level].return_vote().come_to(tensors_.current());
   vote(level, now);
 }
 
 void Relay::handle_votes(std::uint32_t level, TimeNs now) {
-  ReturnVote& votes = failovers_[level].return_vote();
+  ReturnVote& votes = detours_.failovers[level].return_vote();
   if (votes.count()) CHECK(votes.return_step() == tensors_.current() + 1);
   vote(level, now);
   if (collective_ && !collective_->running) advance_collective(now);
@@ -111,33 +117,34 @@ void Relay::handle_votes(std::uint32_t level, TimeNs now) {
 // Where a collective goes depends on the sum of this step's votes. While states are exchanged
 // there is no vote yet, but it is due at once then: others may come later and wait for it.
 bool Relay::must_vote_first(std::uint32_t level, TimeNs now) {
-  if (!is_away(level)) return false;
+  if (!detours_.is_away(level)) return false;
   come_to(level, now);
-  return failovers_[level].return_vote().is_voting();
+  return detours_.failovers[level].return_vote().is_voting();
 }
 
 void Relay::begin_next_step(TimeNs now) {
   tensors_.begin_next_step();
-  for (std::uint32_t level = 0; level < failovers_.size(); ++level) {
-    if (failovers_[level].return_vote().return_step() == tensors_.current())
+  for (std::uint32_t level = 0; level < detours_.failovers.size(); ++level) {
+    if (detours_.failovers[level].return_vote().return_step() == tensors_.current())
       go_back(level, now);
-    else if (has_moved(level) && is_in_collective(level))
+    else if (detours_.has_moved(level) && is_in_collective(level))
       come_to(level, now);  // others may wait for its vote, and it for them
   }
 }
 
 // With the step that begins, as all servers of the switch do.
 void Relay::go_back(std::uint32_t level, TimeNs now) {
-  failovers_[level].go_back();
-  failbacks_[level].home.end(now);
-  why_moved_[level] = {};
+  detours_.failovers[level].go_back();
+  detours_.failbacks[level].home.end(now);
+  detours_.why[level] = {};
   events_.push({.kind = Event::Kind::kReturned,
                 .step = tensors_.current(),
-                .status = Status(StatusCode::kUnreachable, describe_failover(level))});
+                .status = Status(StatusCode::kUnreachable,
+                                 detours_.describe(level, bcube_, options_.rank.value))});
   Leg* lost = nullptr;
-  for_legs_beside(legs_[level], [&](Leg& leg) {
+  for_legs_beside(legs_.all[level], [&](Leg& leg) {
     const bool knows_why = lost == nullptr || leg.session.status().code() != StatusCode::kClosed;
-    if (!runs(leg) && knows_why) lost = &leg;
+    if (!leg.runs() && knows_why) lost = &leg;
   });
   if (lost != nullptr) move(*lost, lost->session.status(), now);
 }

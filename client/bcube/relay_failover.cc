@@ -13,21 +13,21 @@ namespace sluice::client {
 void Relay::lose(Leg& leg, const Status& why, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
   if (state_ == SessionState::kJoining) return lose_early(leg, why, now);
-  if (is_lost(leg)) return fail_attempt(leg, now);
-  Failover* const failover = failover_of(leg);
+  if (detours_.is_lost(leg)) return fail_attempt(leg, now);
+  Failover* const failover = detours_.failover_of(leg);
   // A server that has left takes its appliance along. Who needs that no more need not hear of it.
   if (mode_ == BcubeMode::kPlain && is_idle() && why.code() == StatusCode::kUnreachable) {
     lost_idle_ = true;
     return;
   }
-  if (is_standby(leg) && failover->in_use()) return fail_moved(leg, why, now);
-  if (is_standby(leg)) return lose_standby(leg, why, now);
+  if (leg.is_standby() && failover->in_use()) return fail_moved(leg, why, now);
+  if (leg.is_standby()) return lose_standby(leg, why, now);
   if (failover == nullptr || failover->state() == Failover::State::kNone) return fail(why, now);
   move(leg, why, now);
 }
 
 void Relay::fail_moved(const Leg& leg, const Status& why, TimeNs now) {
-  fail({why.code(), why_moved_[leg.address.level].message() + "; and where its lanes move to, " +
+  fail({why.code(), detours_.why[leg.address.level].message() + "; and where its lanes move to, " +
                         why.message()},
        now);
 }
@@ -36,29 +36,29 @@ void Relay::fail_moved(const Leg& leg, const Status& why, TimeNs now) {
 void Relay::lose_what_is_needed(TimeNs now) {
   if (!lost_idle_ || state_ != SessionState::kRunning || is_idle()) return;
   lost_idle_ = false;
-  for (Leg& leg : std::views::reverse(legs_))
-    if (leg.over && !is_lost(leg)) lose(leg, leg.session.status(), now);
+  for (Leg& leg : std::views::reverse(legs_.all))
+    if (leg.over && !detours_.is_lost(leg)) lose(leg, leg.session.status(), now);
 }
 
 // While it is not needed the job goes on.
 void Relay::lose_standby(const Leg& lost, const Status& why, TimeNs now) {
-  failovers_[lost.address.level].give_up();
-  failback_of(lost)->lose(now);
+  detours_.failovers[lost.address.level].give_up();
+  detours_.failback_of(lost)->lose(now);
   for_legs_beside(lost, [now](Leg& leg) { leg.session.leave(wire::LeaveReason::kAbnormal, now); });
-  why_moved_[lost.address.level] = why;
+  detours_.why[lost.address.level] = why;
 }
 
 void Relay::move(Leg& lost, const Status& why, TimeNs now) {
   const std::uint32_t level = lost.address.level;
-  Failover& failover = failovers_[level];
+  Failover& failover = detours_.failovers[level];
   failover.begin(tensors_.current(), collectives_ended_[level]);
-  why_moved_[level] = why;
-  failbacks_[level].home.lose(now);
+  detours_.why[level] = why;
+  detours_.failbacks[level].home.lose(now);
   for_legs_beside(lost, [&](Leg& leg) {
     if (leg.session.state() != SessionState::kClosed) leg.session.handle_broken(why, now);
   });
   float* const states = failover.handover().states().data();
-  const Status status = legs_[failover.standbys().states_leg].session.submit(
+  const Status status = legs_.all[failover.standbys().states_leg].session.submit(
       {.input = states, .output = states}, now);
   if (!status.ok()) return fail(status, now);
   failover.note_submitted();
@@ -70,8 +70,9 @@ void Relay::move(Leg& lost, const Status& why, TimeNs now) {
 void Relay::miss_silent(TimeNs now) {
   if (state_ != SessionState::kRunning || is_idle()) return;
   for (std::uint32_t level = 0; level < bcube_.levels(); ++level) {
-    Leg& rendezvous = legs_[level];
-    if (!runs(rendezvous) || has_moved(level) || !rendezvous.session.lacks_ranks()) continue;
+    Leg& rendezvous = legs_.all[level];
+    if (!rendezvous.runs() || detours_.has_moved(level) || !rendezvous.session.lacks_ranks())
+      continue;
     lose(rendezvous,
          {StatusCode::kPeerLost, rendezvous.session.place() +
                                      "the appliance hears no more of rank " +
@@ -82,7 +83,7 @@ void Relay::miss_silent(TimeNs now) {
 
 void Relay::handle_standby(Leg& leg, const Event& event, TimeNs now) {
   const std::uint32_t level = leg.address.level;
-  Failover& failover = failovers_[level];
+  Failover& failover = detours_.failovers[level];
   failover.note_done();
   if (leg.address.role == Role::kStates) return go_on(level, now);
   if (leg.address.role == Role::kVote) return handle_votes(level, now);
@@ -93,7 +94,7 @@ void Relay::handle_standby(Leg& leg, const Event& event, TimeNs now) {
   if (was == There::kAwaited) {
     Event of_leg = event;
     of_leg.tensor = row.tensor;
-    handle_slice(legs_[row.leg], of_leg, now);
+    handle_slice(legs_.all[row.leg], of_leg, now);
   }
   if (was == There::kForOthersFirst) send(level, index, row.submission, There::kAwaited, now);
   end_step_when_done(now);
@@ -101,11 +102,12 @@ void Relay::handle_standby(Leg& leg, const Event& event, TimeNs now) {
 
 // All are here, and know who has what.
 void Relay::go_on(std::uint32_t level, TimeNs now) {
-  Failover& failover = failovers_[level];
+  Failover& failover = detours_.failovers[level];
   failover.end_exchange();
   events_.push({.kind = Event::Kind::kDetoured,
                 .step = failover.handover().first_step(),
-                .status = Status(why_moved_[level].code(), describe_failover(level))});
+                .status = Status(detours_.why[level].code(),
+                                 detours_.describe(level, bcube_, options_.rank.value))});
   for (std::uint32_t row = 0; row < failover.rows().size() && status().ok(); ++row)
     go_on_with_row(level, row, now);
   go_on_with_collective(level, now);
@@ -118,39 +120,17 @@ void Relay::go_on_with_collective(std::uint32_t level, TimeNs now) {
   if (!is_in_collective(level) || !collective_->cut) return;
   collective_->cut = false;
   collective_->running = false;
-  if (failovers_[level].handover().is_collective_over())
+  if (detours_.failovers[level].handover().is_collective_over())
     ++collectives_ended_[level];
   else
     collective_->next_level = level;
   advance_collective(now);
 }
 
-// Empty: the legs are where they belong.
-std::string Relay::describe_failover(std::uint32_t level) const {
-  const Failover& failover = failovers_[level];
-  const std::string& why = why_moved_[level].message();
-  const std::string name = "level " + std::to_string(level);
-  switch (failover.state()) {
-    case Failover::State::kReady:
-      if (failover.moves() == 0) return {};
-      return name + ": switch " + std::to_string(bcube_.switch_of(options_.rank.value, level)) +
-             " is used again, for which another one has stood in " +
-             std::to_string(failover.moves()) + " times";
-    case Failover::State::kNone: return name + " has no detour" + (why.empty() ? "" : ": " + why);
-    case Failover::State::kExchanging: return name + " is moving: " + why;
-    case Failover::State::kMoved: break;
-  }
-  return name + ": from step " + std::to_string(failover.handover().first_step()) + " on switch " +
-         std::to_string(legs_[failover.standbys().states_leg].address.switch_index) +
-         " stands in for switch " + std::to_string(bcube_.switch_of(options_.rank.value, level)) +
-         ", by way of the neighbours at level " + std::to_string(bcube_.detour_level(level)) +
-         ": " + why;
-}
-
 // This worker's part in the row, in the step that is finished first.
 void Relay::go_on_with_row(std::uint32_t level, std::uint32_t index, TimeNs now) {
-  Failover::Row& row = failovers_[level].rows()[index];
-  Handover& handover = failovers_[level].handover();
+  Failover::Row& row = detours_.failovers[level].rows()[index];
+  Handover& handover = detours_.failovers[level].handover();
   const Handover::Fate fate = handover.fate(index);
   if (fate == Handover::Fate::kContributeFirst) return;
   if (fate == Handover::Fate::kContributeAgain) {
@@ -181,14 +161,14 @@ void Relay::go_on_with_row(std::uint32_t level, std::uint32_t index, TimeNs now)
 
 // What was counted at the lost switch must be counted again.
 void Relay::contribute_again(std::uint32_t level, std::uint32_t index) noexcept {
-  Handover& handover = failovers_[level].handover();
-  state_of(failovers_[level].rows()[index]).in_flight += !handover.awaits(index);
+  Handover& handover = detours_.failovers[level].handover();
+  state_of(detours_.failovers[level].rows()[index]).in_flight += !handover.awaits(index);
   handover.contribute(index, handover.contributed(index));
 }
 
 // A submission of the relay's, at once or when what was asked before is done.
 void Relay::offer(std::uint32_t level, std::uint32_t index, TimeNs now) {
-  Failover& failover = failovers_[level];
+  Failover& failover = detours_.failovers[level];
   Failover::Row& row = failover.rows()[index];
   if (failover.state() == Failover::State::kExchanging || row.is_under_way())
     hold_back(row);
@@ -204,11 +184,11 @@ void Relay::hold_back(Failover::Row& row) noexcept {
 
 void Relay::send(std::uint32_t level, std::uint32_t index, Submission submission, There as,
                  TimeNs now) {
-  Failover& failover = failovers_[level];
+  Failover& failover = detours_.failovers[level];
   Failover::Row& row = failover.rows()[index];
   CHECK(failover.state() == Failover::State::kMoved && !row.is_under_way());
   submission.tensor = row.standby_tensor;
-  const Status status = legs_[row.standby].session.submit(submission, now);
+  const Status status = legs_.all[row.standby].session.submit(submission, now);
   if (!status.ok()) return fail(status, now);
   row.there = as;
   failover.note_submitted();

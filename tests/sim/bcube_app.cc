@@ -170,7 +170,7 @@ void BcubeWorld::check_contribution(const Address& address,
   if (!ok(wire::parse(datagram, packet)) || packet.type() != wire::PacketType::kContribution)
     return;
   client::Relay& relay = *servers_[address.server].relay;
-  const client::Relay::Leg& lane = relay.legs()[address.lane];
+  const client::Leg& lane = relay.legs()[address.lane];
   const Step step = relay.tensors().current();  // a lane that came later has steps of its own
   const auto& body = packet.body<wire::Contribution>();
   if ((body.flow.flags & wire::kFlagNil) != 0 || lane.slices.empty()) return;

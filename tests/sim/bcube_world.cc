@@ -164,7 +164,7 @@ bool BcubeWorld::run(TimeNs until) {
         Server& server = servers_[event.target];
         if (server.timer_at > now || is_away({Part::Kind::kServer, event.target}, now)) break;
         server.timer_at = kNever;
-        for (client::Relay::Leg& lane : server.relay->legs())
+        for (client::Leg& lane : server.relay->legs())
           if (lane.session.next_timeout() <= now) lane.session.handle_timeout(now);
         pump_server(event.target, now);
         break;
@@ -359,7 +359,7 @@ void BcubeWorld::pump_server(std::uint32_t index, TimeNs now) {
     again |= transmit(index, now);
   }
   TimeNs next = server.submitting ? std::max(server.due_ns, now + 1) : kNever;
-  for (const client::Relay::Leg& lane : server.relay->legs())
+  for (const client::Leg& lane : server.relay->legs())
     next = std::min(next, std::max(lane.session.next_timeout(), now + kMicrosecond));
   if (next == kNever || server.timer_at <= next) return;
   server.timer_at = next;
@@ -370,7 +370,7 @@ bool BcubeWorld::transmit(std::uint32_t index, TimeNs now) {
   bool any = false;
   client::Relay& relay = *servers_[index].relay;
   for (const std::uint32_t lane_index : relay.send_order()) {
-    client::Relay::Leg& lane = relay.legs()[lane_index];
+    client::Leg& lane = relay.legs()[lane_index];
     const client::LegAddress& place = lane.address;
     const std::uint32_t host = bcube_.server_at(place.level, place.switch_index, place.host);
     const std::uint32_t appliance =

@@ -10,7 +10,7 @@ MAX_METHODS = 40
 
 # The classes above the limit, and how many each declares. A number only falls.
 CEILINGS = {
-    "sluice::client::Relay": 106,
+    "sluice::client::Relay": 80,
     "sluice::agg::Shard": 92,
     "sluice::client::GradientStream": 84,
     "sluice::client::Session": 92,

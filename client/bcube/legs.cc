@@ -1,11 +1,12 @@
-// Which legs a relay has, in which order they send, and how its servers meet.
+#include "client/bcube/legs.h"
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
 #include <utility>
 
 #include "aggregator/base/check.h"
-#include "client/bcube/relay.h"
+#include "client/core/calls/error_prefix.h"
 #include "client/core/member/join.h"
 
 namespace sluice::client {
@@ -29,7 +30,7 @@ std::string job_name_of(const SessionOptions& options, const LegAddress& address
 
 }  // namespace
 
-Status Relay::check(const SessionOptions& options, const Bcube& bcube, const Layout& layout) {
+Status check_legs(const SessionOptions& options, const Bcube& bcube, const Layout& layout) {
   const auto refuse = [&](const std::string& why) {
     return Status(StatusCode::kInvalidArgument, error_prefix(options) + why);
   };
@@ -68,25 +69,23 @@ Status Relay::check(const SessionOptions& options, const Bcube& bcube, const Lay
 
 // ---- which legs there are ----
 
-void Relay::plan_slices() {
-  std::uint64_t partial_count = 0;
-  first_slices_.push_back(0);
+void LegPlanner::plan_slices() {
+  legs_.first_slices.push_back(0);
   for (const Slice& slice : cut(bcube_, layout_)) {
-    while (first_slices_.size() <= slice.tensor)
-      first_slices_.push_back(static_cast<std::uint32_t>(slice_states_.size()));
+    while (legs_.first_slices.size() <= slice.tensor)
+      legs_.first_slices.push_back(static_cast<std::uint32_t>(legs_.slices.size()));
     SliceState state{.slice = slice,
                      .stages = bcube_.stages_owned(options_.rank.value, slice.owner, slice.thread),
-                     .first_partial = partial_count};
-    if (state.stages != 0 && bcube_.levels() > 1) partial_count += slice.elem_count;
-    slice_states_.push_back(std::move(state));
+                     .first_partial = legs_.partial_elems};
+    if (state.stages != 0 && bcube_.levels() > 1) legs_.partial_elems += slice.elem_count;
+    legs_.slices.push_back(std::move(state));
   }
-  first_slices_.push_back(static_cast<std::uint32_t>(slice_states_.size()));
-  CHECK(first_slices_.size() == layout_.tensor_count() + 1);
-  partial_sums_.resize(partial_count);
+  legs_.first_slices.push_back(static_cast<std::uint32_t>(legs_.slices.size()));
+  CHECK(legs_.first_slices.size() == layout_.tensor_count() + 1);
 }
 
 // How a slice travels in a leg.
-TensorSpec Relay::spec_of(const LegAddress& address, const Slice& slice) const {
+TensorSpec LegPlanner::spec_of(const LegAddress& address, const Slice& slice) const {
   const TensorSpec& whole = layout_.tensor(slice.tensor);
   const bool is_partial = address.role == Role::kUp && address.stage != 0;
   Hop hop = Hop::kFirst;
@@ -100,8 +99,8 @@ TensorSpec Relay::spec_of(const LegAddress& address, const Slice& slice) const {
           .sparse = residuals_.prunes(slice.tensor)};
 }
 
-Status Relay::make_leg(LegAddress address, std::vector<TensorSpec> tensors, TimeNs now,
-                       const PrepareLeg& prepare) {
+Status LegPlanner::make_leg(LegAddress address, std::vector<TensorSpec> tensors, TimeNs now,
+                            const PrepareLeg& prepare) {
   Result<Layout> layout = Layout::create(std::move(tensors), layout_.chunk_bytes(), layout_.wire());
   if (!layout.ok()) return layout.status();
   SessionOptions options = options_;
@@ -109,7 +108,7 @@ Status Relay::make_leg(LegAddress address, std::vector<TensorSpec> tensors, Time
   options.job_name = job_name_of(options_, address, mode_, home);
   options.rank = Rank{static_cast<std::uint16_t>(bcube_.digit(options_.rank.value, address.level))};
   options.world_size = static_cast<std::uint16_t>(bcube_.switch_ports());
-  options.nonce += legs_.size();
+  options.nonce += legs_.all.size();
   options.restart_timeout_ns = 0;  // the relay moves to another appliance
   options.has_policy = true;       // whatever the appliance has for those who ask for none
   options.policy = {};
@@ -135,15 +134,16 @@ Status Relay::make_leg(LegAddress address, std::vector<TensorSpec> tensors, Time
   if (mode_ == BcubeMode::kPlain)  // whose silence is that rank's
     options.appliance_address += ", where rank " + std::to_string(address.host) + " sums";
   options.appliance_address += ")";
-  legs_.emplace_back(address, std::move(options), std::move(layout).value(), now);
+  legs_.all.emplace_back(address, std::move(options), std::move(layout).value(), now);
   return {};
 }
 
-Status Relay::make_slices_leg(const LegAddress& address, TimeNs now, const PrepareLeg& prepare) {
+Status LegPlanner::make_slices_leg(const LegAddress& address, TimeNs now,
+                                   const PrepareLeg& prepare) {
   std::vector<std::uint32_t> slices;
   std::vector<TensorSpec> tensors;
-  for (std::uint32_t index = 0; index < slice_states_.size(); ++index) {
-    const SliceState& state = slice_states_[index];
+  for (std::uint32_t index = 0; index < legs_.slices.size(); ++index) {
+    const SliceState& state = legs_.slices[index];
     const bool passes = state.slice.thread == address.thread && state.stages >= address.stage;
     const bool here = mode_ == BcubeMode::kAggregated ||
                       bcube_.digit(state.slice.owner, address.level) == address.host;
@@ -152,17 +152,18 @@ Status Relay::make_slices_leg(const LegAddress& address, TimeNs now, const Prepa
     tensors.push_back(spec_of(address, state.slice));
   }
   if (slices.empty()) return {};
-  const auto leg = static_cast<std::uint32_t>(legs_.size());
+  const auto leg = static_cast<std::uint32_t>(legs_.all.size());
   for (std::uint32_t tensor = 0; tensor < slices.size(); ++tensor) {
-    SliceState& state = slice_states_[slices[tensor]];
+    SliceState& state = legs_.slices[slices[tensor]];
     (address.role == Role::kDown ? state.down : state.up).push_back({leg, tensor});
   }
   Status status = make_leg(address, std::move(tensors), now, prepare);
-  if (status.ok()) legs_.back().slices = std::move(slices);
+  if (status.ok()) legs_.all.back().slices = std::move(slices);
   return status;
 }
 
-Status Relay::make_legs(TimeNs now, const PrepareLeg& prepare) {
+Result<Legs> LegPlanner::make(TimeNs now, const PrepareLeg& prepare) {
+  plan_slices();
   const std::uint32_t rank = options_.rank.value;
   Status status;
   for (std::uint32_t level = 0; level < bcube_.levels() && status.ok(); ++level)
@@ -177,7 +178,7 @@ Status Relay::make_legs(TimeNs now, const PrepareLeg& prepare) {
         const std::uint32_t level = bcube_.level_of(thread, stage);
         LegAddress address{.thread = thread,
                            .stage = stage,
-                           .role = stage == turn_stage() ? Role::kTurn : Role::kUp,
+                           .role = stage == bcube_.levels() - 1 ? Role::kTurn : Role::kUp,
                            .level = level,
                            .switch_index = bcube_.switch_of(rank, level),
                            .host = host};
@@ -186,29 +187,30 @@ Status Relay::make_legs(TimeNs now, const PrepareLeg& prepare) {
         address.role = Role::kDown;
         status = make_slices_leg(address, now, prepare);
       }
-  first_standby_ = legs_.size();
+  legs_.first_standby = legs_.all.size();
   if (status.ok() && bcube_.levels() > 1) status = make_standbys(now, prepare);
-  if (status.ok()) order_legs();
-  if (status.ok() && options_.trace) plan_trace();
-  return status;
+  if (!status.ok()) return status;
+  order();
+  return std::move(legs_);
 }
 
 // The rows of a level, those of a host together, and for each host that has any the leg in which
 // they are where the legs move to, from this number on.
-std::vector<Relay::StandbyLeg> Relay::plan_standbys(std::uint32_t level, std::uint32_t first_leg) {
-  Failover& failover = failovers_[level];
+std::vector<LegPlanner::StandbyLeg> LegPlanner::plan_standbys(std::uint32_t level,
+                                                              std::uint32_t first_leg) {
+  Failover& failover = legs_.failovers[level];
   std::vector<StandbyLeg> standbys;
   for (std::uint32_t host = 0; host < hosts(); ++host) {
     StandbyLeg standby{.host = host,
                        .first_row = static_cast<std::uint32_t>(failover.rows().size())};
-    for (std::uint32_t index = 0; index < first_standby_; ++index) {
-      Leg& leg = legs_[index];
+    for (std::uint32_t index = 0; index < legs_.first_standby; ++index) {
+      Leg& leg = legs_.all[index];
       const LegAddress& address = leg.address;
       if (address.level != level || address.host != host || address.role == Role::kRendezvous)
         continue;
       leg.first_row = static_cast<std::uint32_t>(failover.rows().size());
       for (std::uint32_t tensor = 0; tensor < leg.slices.size(); ++tensor) {
-        const Slice& slice = slice_states_[leg.slices[tensor]].slice;
+        const Slice& slice = legs_.slices[leg.slices[tensor]].slice;
         failover.add_row({.role = address.role,
                           .leg = index,
                           .tensor = tensor,
@@ -226,12 +228,13 @@ std::vector<Relay::StandbyLeg> Relay::plan_standbys(std::uint32_t level, std::ui
 
 // Of each level two to agree on what becomes of its rows, and on the way back, and for each host
 // one in which these are.
-Status Relay::make_standbys(TimeNs now, const PrepareLeg& prepare) {
+Status LegPlanner::make_standbys(TimeNs now, const PrepareLeg& prepare) {
   const std::uint32_t rank = options_.rank.value;
-  failbacks_.resize(bcube_.levels());
+  legs_.why_none.resize(bcube_.levels());
   for (std::uint32_t level = 0; level < bcube_.levels(); ++level) {
-    Failover& failover = failovers_.emplace_back(bcube_.switch_ports(), bcube_.digit(rank, level));
-    const auto states_leg = static_cast<std::uint32_t>(legs_.size());
+    Failover& failover =
+        legs_.failovers.emplace_back(bcube_.switch_ports(), bcube_.digit(rank, level));
+    const auto states_leg = static_cast<std::uint32_t>(legs_.all.size());
     const Failover::Standbys agree{.states_leg = states_leg, .vote_leg = states_leg + 1};
     std::vector<StandbyLeg> standbys = plan_standbys(level, states_leg + 2);
     LegAddress address{
@@ -242,7 +245,7 @@ Status Relay::make_standbys(TimeNs now, const PrepareLeg& prepare) {
     Status status = make_leg(
         address, {{.name = "who has what", .elem_count = elems, .exact = true}}, now, prepare);
     if (status.code() == StatusCode::kNotFound) {
-      why_moved_[level] = std::move(status);
+      legs_.why_none[level] = std::move(status);
       continue;
     }
     if (!status.ok()) return status;
@@ -255,22 +258,21 @@ Status Relay::make_standbys(TimeNs now, const PrepareLeg& prepare) {
       address.host = standby.host;
       if (status.ok()) status = make_leg(address, std::move(standby.tensors), now, prepare);
       if (!status.ok()) return status;
-      legs_.back().first_row = standby.first_row;
-      legs_.back().slices = std::move(standby.slices);
+      legs_.all.back().first_row = standby.first_row;
+      legs_.all.back().slices = std::move(standby.slices);
     }
     if (!status.ok()) return status;
     failover.set_standbys(agree);
-    kept_.resize(partial_sums_.size());
   }
   return {};
 }
 
-void Relay::order_legs() {
-  CHECK(legs_.size() > bcube_.levels());
-  send_order_.resize(legs_.size());
-  std::iota(send_order_.begin(), send_order_.end(), 0u);
-  std::ranges::stable_sort(send_order_, std::less<>(), [this](std::uint32_t leg) {
-    const LegAddress& address = legs_[leg].address;
+void LegPlanner::order() {
+  CHECK(legs_.all.size() > bcube_.levels());
+  legs_.send_order.resize(legs_.all.size());
+  std::iota(legs_.send_order.begin(), legs_.send_order.end(), 0u);
+  std::ranges::stable_sort(legs_.send_order, std::less<>(), [this](std::uint32_t leg) {
+    const LegAddress& address = legs_.all[leg].address;
     const std::uint32_t stages = 2 * bcube_.levels();
     // Plain: else all servers of a switch would send to the same host first.
     const std::uint32_t own = bcube_.digit(options_.rank.value, address.level) % hosts();
@@ -279,45 +281,6 @@ void Relay::order_legs() {
     if (address.role >= Role::kRendezvous) passed = stages + 1;
     return std::pair(stages + 1 - passed, turn);
   });
-}
-
-// ---- how they meet ----
-
-// Of a server at one of its levels, and of no other.
-float Relay::name_of_self(std::uint32_t level, std::uint32_t rank) const noexcept {
-  return static_cast<float>(1 + level * bcube_.servers() + rank);  // below 2^24
-}
-
-// Each gives its name at its place; weights are such that the average is the sum.
-void Relay::begin_rendezvous(Leg& leg, TimeNs now) {
-  const std::uint32_t level = leg.address.level;
-  const std::uint32_t digit = bcube_.digit(options_.rank.value, level);
-  std::vector<float>& names = rendezvous_[level];
-  names.assign(bcube_.switch_ports(), 0);
-  names[digit] = name_of_self(level, options_.rank.value);
-  const Status status = leg.session.submit(
-      {.input = names.data(), .output = names.data(), .weight = digit == 0}, now);
-  if (!status.ok()) fail(status, now);
-}
-
-Status Relay::check_rendezvous(const Leg& leg) const {
-  const std::uint32_t level = leg.address.level;
-  for (std::uint32_t digit = 0; digit < bcube_.switch_ports(); ++digit) {
-    const std::uint32_t rank = bcube_.server_at(level, leg.address.switch_index, digit);
-    const auto name = static_cast<std::uint32_t>(rendezvous_[level][digit]);
-    if (rendezvous_[level][digit] == name_of_self(level, rank)) continue;
-    CHECK(name != 0);
-    const std::uint32_t found_level = (name - 1) / bcube_.servers();
-    return {StatusCode::kInvalidArgument,
-            leg.session.place() + "level " + std::to_string(level) +
-                " leads to another switch than its neighbours': there rank " +
-                std::to_string(digit) + " is worker " +
-                std::to_string((name - 1) % bcube_.servers()) + " with its level " +
-                std::to_string(found_level) + ", not worker " + std::to_string(rank) +
-                " with its level " + std::to_string(level) +
-                "; check the addresses and cables of both"};
-  }
-  return {};
 }
 
 }  // namespace sluice::client
