@@ -356,7 +356,7 @@ struct alignas(kCacheLineBytes) JobSlice {
 
   PieceSlice& pieces_of(StreamId stream) noexcept {
     DCHECK(stream != StreamId::kGradients && has_steps(stream));
-    return pieces[index_of(stream) - 1];
+    return pieces[stream == StreamId::kCollectives ? 0 : 1];
   }
   StreamSlice& of(StreamId stream) noexcept {
     if (stream == StreamId::kGradients) return gradients;

@@ -185,7 +185,9 @@ TEST_P(BcubeDelay, OfAWorkerIsNamedWhereverLanesHaveMoved) {
       bool meets = false;
       for (std::uint32_t level = 0; level < GetParam().levels; ++level)
         meets |= meets_last(server, level);
-      if (meets) EXPECT_EQ(stall.missing[0], std::uint64_t{1} << last()) << stall.text;
+      if (meets) {
+        EXPECT_EQ(stall.missing[0], std::uint64_t{1} << last()) << stall.text;
+      }
       EXPECT_NE(stall.missing[0], 0u) << stall.text;
     }
     expect_survived(world, 100 * kSecond);

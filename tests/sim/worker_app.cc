@@ -14,7 +14,8 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
   if (failed_) violation("an event after kFailed");
   if (event.kind != Kind::kStalled) progressed_at_ = now;
   switch (event.kind) {
-    case Kind::kJoined:
+    case Kind::kJoined: break;
+    case Kind::kOperationDone: violation("an operation in a job of another kind"); break;
     case Kind::kTensorLost:  // what was in flight shows in what comes with it
       if (layout.tensor(event.tensor).far) far_.over(event.tensor, nullptr);
       break;

@@ -53,7 +53,7 @@ Outcome run_script(Options wanted, std::uint32_t rank, sluice_memory memory, int
   wanted.device.memory = memory;
   Job job(wanted, {{"w", counts[0]}, {"v", counts[1]}, {"few", counts[2]}});
   const auto run = [&](std::uint32_t tensor, auto&& at) {
-    job.submit_device({tensor, at.get(), at.get(), 1, tensor}, nullptr);
+    job.submit_device({tensor, at.get(), at.get(), 1, static_cast<std::uint8_t>(tensor)}, nullptr);
   };
   std::vector<DeviceFloats> device;
   for (const std::size_t count : counts) device.emplace_back(count);
@@ -321,8 +321,9 @@ TEST_F(DeviceJobs, FailForAllWhenAKernelFails) {
         } catch (...) {
           last();
           EXPECT_EQ(ended, given);
-          if (rank == 0)
+          if (rank == 0) {
             EXPECT_EQ(error_of([&] { (void)job.residual(0, kSmall); }).status(), SLUICE_IO_ERROR);
+          }
           throw;
         }
       });

@@ -313,8 +313,9 @@ TEST_F(ByHand, a_chunk_that_every_rank_passes_closes_as_empty_and_the_step_has_a
     EXPECT_EQ(report->first_members, 1) << "of the first chunk that somebody had";
     EXPECT_EQ(report->first_may_count, 3);
     for (const LoggedEvent& event : world().worker(run, rank).log())
-      if (event.kind == Kind::kTensorDone && event.step == 5)
+      if (event.kind == Kind::kTensorDone && event.step == 5) {
         EXPECT_EQ(event.absent, event.tensor == 0) << event.tensor;
+      }
   }
   for (const std::uint32_t tensor : {0, 1, 2, 3}) take(6, {{tensor, {r0, r1}, {r2}}});
 }
