@@ -193,10 +193,12 @@ def soak_for(lab, options):
     soak.churn(quiet_s, [*gentle, soak.box_killed, soak.box_drained])
     soak.collect(wait=True)
     processes = [*soak.boxes, *soak.long.ranks]
-    # What each event costs for the first time is memory that stays: not growth.
-    for event in gentle:
-        event()
-    soak.collect(wait=True)
+    # What each event costs for the first time, and a new appliance's first jobs, is memory that
+    # stays: not growth.
+    for events in (gentle, *3 * [SHORT_JOBS * [soak.job_comes]]):
+        for event in events:
+            event()
+        soak.collect(wait=True)
     before = resident(processes)
     soak.churn(begun_s + 60 * options.minutes, gentle)
     soak.collect(wait=True)
