@@ -129,6 +129,21 @@ def test_the_sizes_of_credit_come_from_arguments_and_environment_and_need_that_s
         plan(schedule="credit", unit_bytes=1.5)
 
 
+def test_the_mtu_comes_from_argument_and_environment(address, monkeypatch):
+    def chunk_bytes(**options):
+        with sluice.Job(SPECS, address, rank=0, world_size=1, run_id=1, **options) as job:
+            return job.stats()["chunk_bytes"]
+
+    default = chunk_bytes()
+    assert default < chunk_bytes(mtu=9000) < 9000
+    monkeypatch.setenv("SLUICE_MTU", "9000")
+    assert chunk_bytes() == chunk_bytes(mtu=9000)
+    assert chunk_bytes(mtu=1500) == default
+    monkeypatch.setenv("SLUICE_MTU", "jumbo")
+    with pytest.raises(sluice.InvalidArgument, match="SLUICE_MTU='jumbo' in the environment"):
+        chunk_bytes()
+
+
 def test_an_output_of_its_own_leaves_the_input_alone(address):
     def work(job):
         mine = numpy.full(7, float(job.rank), numpy.float32)

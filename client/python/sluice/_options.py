@@ -155,7 +155,7 @@ class Options:
     trace        folder for a Chrome trace of this rank, made when it is missing; '' for none.
                  Default SLUICE_TRACE, else none. `python3 -m sluice trace FOLDER` joins the ranks'
                  files into one.
-    mtu          of the path to the appliance, bytes of an IP packet.
+    mtu          of the path to the appliance, bytes of an IP packet; default SLUICE_MTU, else 1500.
     chunk_bytes  gradient bytes per packet, a multiple of 64; 0: the most that mtu allows.
     connect_timeout, join_timeout, silence_timeout, stall_report
                  seconds: until the appliance must have answered; until all ranks must have
@@ -177,7 +177,7 @@ class Options:
     averaging: str = _option("averaging", _word(_abi.AVERAGING), "default")
     allow_nil: bool = _option("allow_nil", _flag, True)
     local_address: Optional[str] = None
-    mtu: int = _option("mtu", _whole, 1500)
+    mtu: Optional[int] = _option("mtu", _number(int))
     chunk_bytes: int = _option("chunk_bytes", _whole, 0)
     connect_timeout: float = _option("timeouts.connect_ms", _milliseconds, 4.0)
     join_timeout: float = _option("timeouts.join_ms", _milliseconds, 60.0)

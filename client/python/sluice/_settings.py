@@ -9,6 +9,7 @@
 | SLUICE_SECRET         | the appliance's secret |
 | SLUICE_ELASTIC_RANKS  | the most processes at a time of elastic process groups (64), the same  |
 |                       | in all of them                                                       |
+| SLUICE_MTU            | of the path to the appliance, bytes of an IP packet (1500) |
 | SLUICE_RUN_ID         | name of this launch, the same on every rank and new for every launch |
 |                       | (what torchrun and SLURM say of restarts is added to it); not needed |
 |                       | where attach() has a process group of all ranks |
