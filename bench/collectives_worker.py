@@ -1,6 +1,6 @@
 """One rank of the collectives bench, for either side, in a host of collectives.py's lab.
 
-    collectives_worker.py sluice|gloo MTU
+    collectives_worker.py sluice|gloo
 
 RANK, WORLD_SIZE and addresses stand in the environment. It prints "ready" once joined. For each
 line "KIND ELEMS COUNT" on standard input: a barrier, so many operations one after the other, then
@@ -13,26 +13,38 @@ ends it.
   rs_ag       a reduce-scatter of ELEMS and an all-gather to ELEMS, at the same time
   group       a new group of all ranks, up to the end of a barrier in it
   reconfigure all members of an elastic job but one, then all, and so on
-  length      an all-reduce of a length that was never used, ELEMS and a few more
+  length      COUNT pairs: an all-reduce of ELEMS, then one of a length that was never used
   rounding    an all-reduce of ELEMS of bfloat16 (float16 where bfloat16 is refused)
+  hsdp        COUNT steps, as one, of a GPT of width ELEMS: two replicas, each sharded
+  ddp         the same under DDP; the appliance's side has the backend "sluice"
+  attach      the same under DDP over Gloo and attach(), of the appliance's side alone
+
+The reply of these three has a digest of the parameters too.
 """
 import json
 import os
 import sys
 import time
 
+import report  # for the paths
 import torch
 import torch.distributed as dist
+
+sys.path.append(os.path.join(report.ROOT, "tests", "python"))
+import gpt  # noqa: E402
 
 TIMEOUT_S = 120
 
 
 class SluiceSide:
-    def __init__(self, rank, world_size, mtu):
+    backend = "sluice"
+
+    def __init__(self, rank, world_size):
+        import sluice.torch  # noqa: F401 - which registers the backend
         from sluice.groups import Session
         self.world = range(world_size)
         common = dict(world_size=world_size, secret=os.environ["SLUICE_SECRET"],
-                      run_id=int(os.environ["SLUICE_RUN_ID"]), mtu=mtu)
+                      run_id=int(os.environ["SLUICE_RUN_ID"]))
         address = os.environ["SLUICE_ADDRESS"]
         self.session = Session(address, job="collectives", rank=rank, **common)
         self.group = self.session.group("all", self.world)
@@ -41,6 +53,8 @@ class SluiceSide:
         self.ranks = torch.empty(world_size, dtype=torch.int64)  # of the elastic job
         self.group.all_gather(torch.tensor([self.elastic.rank]), self.ranks).wait(TIMEOUT_S)
         self.members = None
+        dist.init_process_group(self.backend)
+        self.gloo = dist.new_group(backend="gloo")  # DDP's, under attach()
 
     def barrier(self):
         self.group.barrier().wait(TIMEOUT_S)
@@ -77,10 +91,13 @@ class SluiceSide:
     def close(self):
         self.elastic.close()
         self.session.close()
+        dist.destroy_process_group()
 
 
 class GlooSide:
-    def __init__(self, _rank, _world_size, _mtu):
+    backend = "gloo"
+
+    def __init__(self, _rank, _world_size):
         dist.init_process_group("gloo")
         self.second = dist.new_group(backend="gloo")  # for what runs at the same time
 
@@ -111,6 +128,7 @@ class GlooSide:
 class Rank:
     def __init__(self, side, rank, world_size):
         self.side, self.rank, self.world_size = side, rank, world_size
+        self.steps = {}  # by kind: a function that does one
 
     def pattern(self, elems):
         # Small integers: exact in any order of summation.
@@ -175,10 +193,11 @@ class Rank:
         values = torch.zeros(elems + count)
 
         def once(index):
+            more = index // 2 + 1 if index % 2 else 0
             begin_ns = time.monotonic_ns()
-            self.side.all_reduce(values[:elems + index])
+            self.side.all_reduce(values[:elems + more])
             return begin_ns, time.monotonic_ns()
-        return self.timed(once, count)
+        return self.timed(once, 2 * count)
 
     def rounding(self, elems, _count):
         generator = torch.Generator().manual_seed(1)
@@ -195,6 +214,57 @@ class Rank:
             return {"error": error / exact.square().mean().sqrt().item(), "dtype": str(dtype)}
         return {"missing": refused}
 
+    def hsdp(self, width, count):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        def wrap(net):
+            mesh = init_device_mesh("cpu", (2, self.world_size // 2),
+                                    mesh_dim_names=("replicate", "shard"))
+            for part in (*net.blocks, net):
+                fully_shard(part, mesh=mesh)
+            return net
+        return self.train("hsdp", wrap, width, count)
+
+    def ddp(self, width, count):
+        return self.train("ddp", torch.nn.parallel.DistributedDataParallel, width, count)
+
+    def attach(self, width, count):
+        def wrap(net):
+            import sluice.torch
+            model = torch.nn.parallel.DistributedDataParallel(net, process_group=self.side.gloo)
+            self.attached = sluice.torch.attach(model, job="attached")
+            return model
+        return self.train("attach", wrap, width, count)
+
+    def train(self, kind, wrap, width, count):
+        if kind not in self.steps:
+            torch.manual_seed(1)
+            net = gpt.GPT(width=width, layers=4, heads=4)
+            self.steps[kind] = self.training(net, wrap(net))
+        net, step = self.steps[kind]
+
+        def once(_index):
+            begin_ns = time.monotonic_ns()
+            for _ in range(count):
+                step()
+            return begin_ns, time.monotonic_ns()
+        times = self.timed(once, 1)
+        whole = [one.full_tensor() if hasattr(one, "full_tensor") else one
+                 for one in net.parameters()]
+        return {**times, "digest": gpt.digest(torch.nn.ParameterList(whole))}
+
+    def training(self, net, model):
+        """(the module, a function that does a step)."""
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        text = gpt.batches(self.rank)
+
+        def step():
+            model(*next(text)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return net, step
+
     def timed(self, once, count):
         self.side.barrier()
         spans = [once(index) for index in range(count)]
@@ -203,17 +273,17 @@ class Rank:
 
 def main():
     torch.set_num_threads(1)
-    name, mtu = sys.argv[1:]
+    name = sys.argv[1]
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    side = {"sluice": SluiceSide, "gloo": GlooSide}[name](rank, world_size, int(mtu))
+    side = {"sluice": SluiceSide, "gloo": GlooSide}[name](rank, world_size)
     ran = Rank(side, rank, world_size)
     print("ready", flush=True)
     for line in sys.stdin:
         kind, elems, count = line.split()
         try:
             said = getattr(ran, kind)(int(elems), int(count))
-        except (RuntimeError, AttributeError) as error:
-            if name != "gloo":
+        except (RuntimeError, AttributeError, ImportError) as error:
+            if name != "gloo" and not isinstance(error, ImportError):
                 raise
             said = {"missing": str(error).splitlines()[0]}
         print(json.dumps(said), flush=True)
