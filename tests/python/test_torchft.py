@@ -124,3 +124,47 @@ def test_two_replicas_go_on_while_a_third_is_gone(backend_appliance, tmp_path):
                     killed=True)
     assert len({digest for digest, _ in found}) == 1, found
     assert all(found[rank][1] == [2, 3] for rank in (0, 2)), found
+
+
+def without_a_box(rank):
+    import datetime
+    import gpt
+    import os
+    import sluice.torchft
+    import torch.distributed as dist
+    import torchft
+    limit = datetime.timedelta(seconds=120)
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    net = gpt.GPT()
+    manager = torchft.Manager(
+        pg=sluice.torchft.ProcessGroup(timeout=limit), min_replica_size=1, timeout=limit,
+        quorum_timeout=limit, connect_timeout=limit, use_async_quorum=False, init_sync=False,
+        load_state_dict=net.load_state_dict, state_dict=net.state_dict, replica_id="replica",
+        rank=0, world_size=1, store_addr="localhost", store_port=store.port,
+        lighthouse_addr=os.environ["LIGHTHOUSE"])
+    model = torchft.DistributedDataParallel(manager, net)
+    optimizer = torchft.Optimizer(manager, gpt.adamw(net))
+    right = os.environ["SLUICE_ADDRESS"]
+    os.environ["SLUICE_ADDRESS"] = "udp://127.0.0.1:9"
+    found = []
+    for batch, _ in zip(gpt.batches(1), range(3)):
+        optimizer.zero_grad()
+        model(*batch).backward()
+        found.append(f"{type(error).__name__}: {error}" if (error := manager._pg.errored())
+                     else "works")
+        optimizer.step()
+        found.append(manager.current_step())
+        os.environ["SLUICE_ADDRESS"] = right
+    manager.shutdown(wait=False)
+    return found
+
+
+def test_a_step_without_an_appliance_is_not_committed_and_the_next_ones_are(
+        backend_appliance, tmp_path):
+    lighthouse = LighthouseServer(bind="[::]:0", min_replicas=1, join_timeout_ms=1000)
+    (first, *rest), = ranks.run(without_a_box, 1, tmp_path, box=backend_appliance,
+                                environment={"LIGHTHOUSE": lighthouse.address(),
+                                             "GLOO_SOCKET_IFNAME": "lo"}, timeout_s=240)
+    lighthouse.shutdown()
+    assert "127.0.0.1:9" in first, first
+    assert rest == [0, "works", 1, "works", 2], rest

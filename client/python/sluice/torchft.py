@@ -20,15 +20,24 @@ class ProcessGroup(process_group.ProcessGroupWrapper):
 
     timeout   of joining and of each operation.
 
-    configure() blocks until all replicas of the quorum have joined; it raises what sluice.Session
-    raises, TimedOut when one does not come. A replica that dies ends the operations of the others
-    with PeerLost: their futures raise it, wait() returns False, and errored() gives it until the
-    next configure(). Any thread may call any method.
+    configure() blocks until all replicas of the quorum have joined. Where that fails it raises
+    nothing, since a manager's hook of DDP fails where configure() has raised: the operations until
+    the next configure() fail with what sluice.Session raises, TimedOut when a replica does not
+    come. A replica that dies ends the operations of the others with PeerLost. Futures of operations
+    that fail raise the error, wait() returns False, and errored() gives it until the next
+    configure(). Any thread may call any method.
     """
 
     def __init__(self, timeout=datetime.timedelta(seconds=60)):
         super().__init__(timeout)
         self._backend = None
+
+    def configure(self, *arguments, **options):
+        try:
+            super().configure(*arguments, **options)
+        except RuntimeError as error:
+            _log.error("configure() has failed, and so do operations until the next one: %s", error)
+            self._pg, self._backend = _Unmade(error), None
 
     def _create_pg(self, store, rank, world_size):
         ranks = self._global_ranks or range(world_size)
@@ -46,7 +55,10 @@ class ProcessGroup(process_group.ProcessGroupWrapper):
         return _Waited(work)
 
     def errored(self):
-        """The error that has broken the group; None while it works, also after a timeout."""
+        """The error that has broken the group, or for which there is none; None while it works,
+        also after a timeout."""
+        if isinstance(self._pg, _Unmade):
+            return self._pg.error
         error = None if self._backend is None else self._backend.errored()
         return None if isinstance(error, TimedOut) else error
 
@@ -58,6 +70,30 @@ class ProcessGroup(process_group.ProcessGroupWrapper):
 
     def getBackendName(self):  # noqa: N802 - torchft's name
         return "torchft-sluice"
+
+
+class _Unmade:
+    """In the place of a group that could not be made: its operations fail."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __getattr__(self, _operation):
+        return lambda *_arguments: _Failed(self.error)
+
+
+class _Failed(dist.Work):
+    def __init__(self, error):
+        super().__init__()
+        self._error = error
+
+    def wait(self, _timeout=datetime.timedelta(0)):
+        raise self._error
+
+    def get_future(self):
+        over = torch.futures.Future()
+        over.set_result(None)
+        return over.then(lambda _over: self.wait())
 
 
 class _Waited(dist.Work):
