@@ -67,25 +67,9 @@ def test_accelerate_and_its_wrapped_optimizer_overlap(appliance, tmp_path):
 def with_lightning(rank, overlap):
     import gpt
     import lightning as L
+    import lightning_gpt
     import sluice.lightning
-    import torch
     from lightning.pytorch.strategies import DDPStrategy
-
-    class Module(L.LightningModule):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(1)
-            self.net = gpt.GPT()
-
-        def training_step(self, batch, _index):
-            return self.net(*batch)
-
-        def configure_optimizers(self):
-            return gpt.adamw(self.net)
-
-    class Text(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            return ((tokens[0], targets[0]) for tokens, targets in gpt.batches(10 + rank))
 
     class Counted(sluice.lightning.Sluice):
         def on_train_end(self, trainer, module):
@@ -100,8 +84,8 @@ def with_lightning(rank, overlap):
         accelerator="cpu", devices=2, max_steps=6, accumulate_grad_batches=1 if overlap else 2,
         logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, callbacks=[counted])
-    module = Module()
-    trainer.fit(module, torch.utils.data.DataLoader(Text(), batch_size=4))
+    module = lightning_gpt.Module()
+    lightning_gpt.fit(trainer, module, rank)
     assert trainer.global_step == 6
     return dict(digest=gpt.digest(module.net), steps=counted.steps,
                 overlapped=counted.attachment.overlapped_steps if overlap else None,

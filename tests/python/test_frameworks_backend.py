@@ -62,34 +62,20 @@ def test_accelerate_takes_a_process_group_that_is_there(backend_appliance, tmp_p
 def with_lightning(rank, backend, how):
     import gpt
     import lightning as L
+    import lightning_gpt
     import sluice.torch  # noqa: F401
     import stand_in_box
     import torch
     from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
     from torch.distributed.fsdp import fully_shard
 
-    class Module(L.LightningModule):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(1)
-            self.net = gpt.GPT()
-
+    class Module(lightning_gpt.Module):
         def configure_model(self):
             if how == "fsdp" and not hasattr(self, "sharded"):
                 self.sharded = True
                 for block in self.net.blocks:
                     fully_shard(block, mesh=self.device_mesh["data_parallel"])
                 fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
-
-        def training_step(self, batch, _index):
-            return self.net(*batch)
-
-        def configure_optimizers(self):
-            return gpt.adamw(self.net)
-
-    class Text(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            return ((tokens[0], targets[0]) for tokens, targets in gpt.batches(10 + rank))
 
     strategy = (DDPStrategy(process_group_backend=backend) if how == "ddp" else
                 ModelParallelStrategy(process_group_backend=backend, data_parallel_size=2,
@@ -98,7 +84,7 @@ def with_lightning(rank, backend, how):
         strategy=strategy, accelerator="cpu", devices=2, max_steps=4, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     module = Module()
-    trainer.fit(module, torch.utils.data.DataLoader(Text(), batch_size=4))
+    lightning_gpt.fit(trainer, module, rank)
     assert trainer.global_step == 4
     values = [one.full_tensor() if hasattr(one, "full_tensor") else one
               for one in module.net.parameters()]
