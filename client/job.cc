@@ -71,6 +71,7 @@ Status Job::join(JoinRequest request, std::unique_ptr<Job>& job) {
   if (Status status = made->wait_joined(); !status.ok()) return status;
   if (asks_any_rank(request.session)) {
     const Lock lock = made->shared_.mutex.lock();
+    made->elastic_ = true;
     made->rank_ = made->shared_.session.groups()->own_rank();
     made->place_ = made->shared_.session.place();
   }

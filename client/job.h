@@ -167,8 +167,9 @@ class Job {
   Status check_not_staged(std::uint32_t tensor, const char* call) const;
 
   const pid_t pid_;
-  Rank rank_;          // an elastic job gives it: constant since the join, like the next
+  Rank rank_;          // an elastic job gives it: constant since the join, like the next two
   std::string place_;  // begins texts: "job 'x' rank 1 at ADDRESS: "
+  bool elastic_ = false;
   const Log log_;
   const std::function<bool()> interrupted_;
   const DurationNs uneven_limit_ns_;  // for the appliance to hear of an uneven end

@@ -181,6 +181,11 @@ Status Job::mark_applied(std::uint32_t tensor) {
 // pointer behind.
 Status Job::run(const std::shared_ptr<CollectiveCall>& call, std::int32_t timeout_ms,
                 const char* what, const std::function<Status(Calls&, TimeNs)>& begin) {
+  if (elastic_)
+    return {StatusCode::kInvalidArgument,
+            place_ + what +
+                ": an elastic job has no set of ranks; make a group of those that are " +
+                "there, and call its " + what};
   const auto named = [what] { return std::string(what); };
   Lock lock = shared_.mutex.lock();
   const TimeNs start = monotonic_now();

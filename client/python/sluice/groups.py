@@ -40,7 +40,7 @@ class Session(Member):
                  a `rank` that no other has; give none. The job starts with its first process. Give
                  all of them the same run_id: by default it is SLUICE_RUN_ID, else the job's name. A
                  process that dies breaks the groups that it is in and nothing else. broadcast() and
-                 barrier() of the session, of all ranks that there can be, are not for such a job.
+                 barrier() of the session, of all ranks that there can be, raise InvalidArgument.
 
     Blocks and raises as sluice.Job. After fork() a session is inert in the child.
     """
