@@ -72,6 +72,9 @@ void Shard::handle_groups(Job& job, const ShardCommand& command) noexcept {
     case OperationsRequest::Kind::kHold: operations.hold(what); break;
     case OperationsRequest::Kind::kSettled: operations.settled(*what.group); break;
     case OperationsRequest::Kind::kBreak: operations.remove_member(what.rank, what.group); break;
+    case OperationsRequest::Kind::kLeave:
+      operations.remove_member(what.rank, what.group, static_cast<std::uint32_t>(what.first));
+      break;
   }
   follow_groups(job);
 }

@@ -99,8 +99,14 @@ Groups::Answer Groups::make(Rank rank, std::string_view name, const MemberMask& 
   return {.group = groups_.back().group.get(), .refusal = {}};
 }
 
-void Groups::leave(Rank rank, std::string_view name) {
-  if (Entry* const known = find(name); known != nullptr) depart(*known, rank);
+void Groups::leave(Rank rank, std::string_view name, std::uint32_t called) {
+  Entry* const known = find(name);
+  if (known == nullptr || !known->present.test(rank)) return;
+  OperationsRequest left{
+      .kind = OperationsRequest::Kind::kLeave, .group = known->group.get(), .first = called};
+  left.rank = rank;
+  command(ShardCommand::Kind::kGroups, left);
+  depart(*known, rank);
 }
 
 void Groups::abort(Rank rank, std::string_view name) {

@@ -30,8 +30,8 @@ class Groups {
     Refusal refusal;  // where there is no group
   };
   Answer make(Rank rank, std::string_view name, const MemberMask& ranks);
-  // A member calls no more operations of it.
-  void leave(Rank rank, std::string_view name);
+  // A member has called so many operations of it, modulo 2^32, and calls no more.
+  void leave(Rank rank, std::string_view name, std::uint32_t called);
   // Nor does it complete what it has called: the group is broken.
   void abort(Rank rank, std::string_view name);
   // The same of a rank that has left the job or is lost, which the shards know.

@@ -206,7 +206,7 @@ std::size_t JobControl::make_group(const Request& request) {
   const std::string_view name(body.name, body.name_bytes);
   const bool makes = body.request == wire::GroupRequest::kMake;
   if (body.request == wire::GroupRequest::kAbort) groups_.abort(request.rank(), name);
-  if (body.request == wire::GroupRequest::kLeave) groups_.leave(request.rank(), name);
+  if (body.request == wire::GroupRequest::kLeave) groups_.leave(request.rank(), name, body.called);
   MemberMask ranks;
   for (std::size_t word = 0; word < request.packet.mask_word_count(); ++word)
     ranks.words()[word] = request.packet.mask_word(word);

@@ -46,6 +46,7 @@ Verdict Calls::call(std::size_t place, std::uint64_t number,
   }
   const Rank bit{static_cast<std::uint16_t>(place)};
   next_[place] = std::max(next_[place], number + 1);
+  check_left(place);
   if (test_bit(mask_of(number), bit)) return Verdict::kDuplicate;
   set_bit(mask_of(number), bit);
   ++operation->count;
@@ -79,6 +80,23 @@ void Calls::remove(std::size_t place) noexcept {
   lives_[place] = 0;
   if (broken_.open()) broken_ = {.code = OutcomeCode::kLost, .rank = ranks_[place].value};
   if (std::ranges::find(lives_, 1) != lives_.end()) advance();
+}
+
+void Calls::leave(std::size_t place, std::uint64_t from) noexcept {
+  if (!lives_[place]) return;
+  lives_[place] = 0;
+  if (from < left_from_) {
+    left_from_ = from;
+    left_ = ranks_[place].value;
+  }
+  for (std::size_t other = 0; other < ranks_.size(); ++other) check_left(other);
+  if (std::ranges::find(lives_, 1) != lives_.end()) advance();
+}
+
+// An operation that lacks a member which has left breaks the group.
+void Calls::check_left(std::size_t place) noexcept {
+  if (next_[place] > left_from_ && broken_.open())
+    broken_ = {.code = OutcomeCode::kLost, .rank = left_};
 }
 
 bool Calls::wants_judgement(Operation& operation) noexcept {

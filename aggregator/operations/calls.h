@@ -4,8 +4,8 @@
 // The first call of a number fixes what the operation is. An operation is judged once: completed
 // if every chunk of it is complete in every shard, else ended; all members are told the same. What
 // ends operations is a member that waits no longer (one operation), or a break: a member is lost,
-// or two have called different operations. After a break every operation that a member asks about
-// is judged.
+// two have called different operations, or one is called that a member which has left has not.
+// After a break every operation that a member asks about is judged.
 #pragma once
 
 #include <array>
@@ -74,6 +74,8 @@ class Calls {
   // All below it are noted.
   std::uint64_t noted(std::size_t place) const noexcept { return noted_[place]; }
   void remove(std::size_t place) noexcept;  // it is lost
+  // It calls nothing from this number on, and has called all below.
+  void leave(std::size_t place, std::uint64_t from) noexcept;
   bool lives(std::size_t place) const noexcept { return lives_[place]; }
 
   // ---- judgement ----
@@ -94,6 +96,7 @@ class Calls {
   // A member waits for as many operations as it may be ahead: they are all kept.
   static constexpr std::uint64_t kRing = 2 * kKeptCalls;
   void advance() noexcept;
+  void check_left(std::size_t place) noexcept;
   std::uint64_t* mask_of(std::uint64_t number) noexcept {
     return &masks_[number % kRing * mask_word_count_];
   }
@@ -109,6 +112,8 @@ class Calls {
   std::uint64_t judging_ = kNothing;
   std::uint8_t ended_ = 0;
   Fate broken_;
+  std::uint64_t left_from_ = UINT64_MAX;  // the first operation that a member does not call
+  std::uint16_t left_ = wire::kNoRank;    // that member
 };
 
 }  // namespace sluice::agg

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -49,6 +50,7 @@ struct OperationsRequest {
     kHold,     // hold() the chunks [first, end) of the operation with this hash
     kSettled,  // all shards have done one of these: settled()
     kBreak,    // to the shards: the member `rank` has aborted the group: remove_member()
+    kLeave,    // to the shards: it leaves, and has called the operations below `first`: likewise
   };
   Kind kind{};
   Group* group = nullptr;
@@ -103,8 +105,10 @@ class OperationShard {
   bool poll_request(OperationsRequest& request) noexcept;
   void add(Group& group) noexcept;
   void remove(Group& group) noexcept;
-  // It is no member of the group any more, which breaks that; null: of all of its groups.
-  void remove_member(Rank rank, Group* group = nullptr) noexcept;
+  // It is no member of the group any more, which breaks that; null: of all of its groups. `called`:
+  // it has called all operations below this number, modulo 2^32, and only another one breaks it.
+  void remove_member(Rank rank, Group* group = nullptr,
+                     std::optional<std::uint32_t> called = {}) noexcept;
   void grow(Group& group, wire::Sequence sequence, std::uint32_t slots) noexcept;
   void hold(const OperationsRequest& request) noexcept;
   void settled(Group& group) noexcept;

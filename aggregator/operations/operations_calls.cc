@@ -210,7 +210,8 @@ void OperationShard::remove(Group& group) noexcept {
   group.serving.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-void OperationShard::remove_member(Rank rank, Group* one) noexcept {
+void OperationShard::remove_member(Rank rank, Group* one,
+                                   std::optional<std::uint32_t> called) noexcept {
   if (shard_.value != 0) return;  // the others hold what shard 0 has judged
   if (one == nullptr) {
     for (Group* const each : groups_)
@@ -219,11 +220,15 @@ void OperationShard::remove_member(Rank rank, Group* one) noexcept {
     return;
   }
   Group& group = *one;
-  const std::uint16_t lost = group.place_of[rank.value];
-  CHECK(lost != Group::kNoPlace);
-  group.calls.remove(lost);
-  group.floors.remove(lost);
-  group.asks[lost].count = 0;
+  const std::uint16_t gone = group.place_of[rank.value];
+  CHECK(gone != Group::kNoPlace);
+  if (!group.calls.lives(gone)) return;
+  if (called)
+    group.calls.leave(gone, group.calls.number_of(*called));
+  else
+    group.calls.remove(gone);
+  group.floors.remove(gone);
+  group.asks[gone].count = 0;
   due_[rank.value][group.id / 64] &= ~(std::uint64_t{1} << group.id % 64);
   for (std::size_t id = 0; id < wire::kSequenceCount; ++id) {
     const auto sequence = static_cast<wire::Sequence>(id);
@@ -231,6 +236,7 @@ void OperationShard::remove_member(Rank rank, Group* one) noexcept {
     if (least != UINT64_MAX && least > slice_of(group, sequence).floor)
       raise(group, sequence, least);
   }
+  if (group.calls.broken().open()) return;
   // Everybody is told by its newest operation, and asks about the others.
   for (std::uint16_t place = 0; place < group.members.size(); ++place) {
     const std::uint64_t next = group.calls.next_of(place);

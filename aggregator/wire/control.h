@@ -185,6 +185,7 @@ enum class GroupRequest : std::uint8_t {
 struct [[gnu::packed]] MakeGroup {
   static constexpr PacketType kType = PacketType::kMakeGroup;
   std::uint32_t number = 0;  // the group's in the member's process
+  std::uint32_t called = 0;  // operations that the member has called in it, modulo 2^32
   GroupRequest request{};
   std::uint8_t mask_words = 0;
   std::uint8_t name_bytes = 0;

@@ -226,6 +226,33 @@ def test_an_aborted_group_fails_for_all_and_its_ranks_make_another(address):  # 
         assert total([first, second], "anew")[0] == 3
 
 
+def test_an_elastic_job_has_no_collectives_of_all_ranks(address):  # noqa: F811
+    with elastic(address) as session:
+        for call in (session.barrier, lambda: session.broadcast(bytearray(1))):
+            with pytest.raises(sluice.InvalidArgument, match="make a group of those"):
+                call()
+
+
+def test_a_member_that_leaves_is_named_to_whoever_needs_it(address):  # noqa: F811
+    counted, left = threading.Barrier(2), threading.Barrier(2)
+
+    def work(session):
+        group, value = everybody(session), numpy.ones(3, "float32")
+        if session.rank == 1:
+            group.reduce(0, value).wait(60)
+            counted.wait(60)
+            group.leave()
+        else:
+            counted.wait(60)
+            group.reduce(0, value).wait(60)  # which rank 1 has called before it left
+            assert value.tolist() == [2, 2, 2]
+            with pytest.raises(sluice.PeerLost, match="lacks rank 1, which has left"):
+                group.barrier().wait(60)
+        left.wait(60)
+        return True
+    assert on_all_ranks(work, 2, address) == [True] * 2
+
+
 def test_an_elastic_job_gives_the_rank(address):  # noqa: F811
     with pytest.raises(sluice.InvalidArgument, match="gives the rank"):
         sluice.Session(address, elastic=True, world_size=8, rank=1)

@@ -1,4 +1,4 @@
-// What happens to members: one dies, or aborts a group.
+// What happens to members: one dies, aborts a group, or leaves it.
 #include "tests/sim/group_world.h"
 
 namespace sluice::sim {
@@ -20,13 +20,26 @@ void GroupWorld::abort(Rank rank) {
   if (!member.alive || group == nullptr) return;
   group->give_up({StatusCode::kClosed, "this rank has aborted the group"});
   take_events(rank.value);
-  member.operations->remove(*group);
+  depart(rank, {.kind = agg::OperationsRequest::Kind::kBreak});
+}
+
+void GroupWorld::leave_if_done(Rank rank) {
+  Member& member = *members_[rank.value];
+  if (!options_.leave || options_.leave->rank != rank || !member.open[0].empty() ||
+      member.operations->find(0) == nullptr || member.called[0] < calls_of(rank.value, 0))
+    return;
+  depart(rank, {.kind = agg::OperationsRequest::Kind::kLeave,
+                .first = static_cast<std::uint32_t>(member.called[0])});
+}
+
+void GroupWorld::depart(Rank rank, agg::OperationsRequest request) {
+  Member& member = *members_[rank.value];
+  member.operations->remove(*member.operations->find(0));
   member.called[0] = options_.groups[0].operations.size();
-  at(now_ + static_cast<DurationNs>(random_.below(100 * kMillisecond)), [this, rank] {
-    agg::OperationsRequest broken{.kind = agg::OperationsRequest::Kind::kBreak,
-                                  .group = groups_[0].get()};
-    broken.rank = rank;
-    command({.kind = agg::ShardCommand::Kind::kGroups, .job = job_.get(), .groups = broken});
+  request.group = groups_[0].get();
+  request.rank = rank;
+  at(now_ + static_cast<DurationNs>(random_.below(100 * kMillisecond)), [this, request] {
+    command({.kind = agg::ShardCommand::Kind::kGroups, .job = job_.get(), .groups = request});
   });
   wake_at(rank.value, now_);
 }

@@ -118,7 +118,15 @@ void GroupWorld::check_agreement() {
       const bool disturbed = options_.death || options_.disagreement || options_.abort;
       const bool patient = std::ranges::all_of(
           options_.paces, [](const Pace& pace) { return pace.patience_ns == kNever; });
-      if (!disturbed && patient && !codes.empty() && *codes.rbegin() != StatusCode::kOk)
+      if (disturbed || !patient || codes.empty()) continue;
+      const auto kind = plan.operations[number].kind;
+      const bool lacks = group == 0 && options_.leave && options_.leave->after <= number;
+      // A broadcast may be complete all the same, and a member's part of a reduction over.
+      if (lacks && is_global(kind) && kind != wire::OperationKind::kBroadcast &&
+          codes != std::set{StatusCode::kPeerLost})
+        violated("operation " + std::to_string(number) + " lacks a member that has left:" + text);
+      const bool leaves = group == 0 && options_.leave && (lacks || !is_global(kind));
+      if (!leaves && *codes.rbegin() != StatusCode::kOk)
         violated("operation " + std::to_string(number) + " fails for nothing:" + text);
     }
   }

@@ -240,6 +240,50 @@ TEST(Groups, AnAbortEndsTheGroupForTheOthersAndLeavesOtherGroupsAlone) {
     EXPECT_EQ(world.told(Rank{rank}, 1, 39)->code, StatusCode::kOk);
 }
 
+// Rank 1 has called four operations and leaves. Ranks 0 and 2 complete them, and the fifth ends at
+// once, whether it was called before rank 1 left or after.
+TEST(Groups, AMemberThatLeavesIsNamedToWhoeverCallsAnOperationThatLacksIt) {
+  PlannedOperation scatter = all_reduce(4'000);
+  scatter.kind = OperationKind::kReduceScatter;
+  for (const DurationNs late_ns : {DurationNs{0}, 500 * kMillisecond}) {
+    GroupWorldOptions options = world_of(3, {all_reduce(400), broadcast(9'000, 1), scatter,
+                                             all_reduce(30'000), all_reduce(400), scatter});
+    options.shard_count = 2;
+    options.leave = GroupWorldOptions::Leave{.rank = Rank{1}, .after = 4};
+    for (Pace& pace : options.paces) pace.depth = 1;
+    options.paces[2].pause_ns = late_ns;
+    GroupWorld world(options);
+    expect_sound(world);
+    for (const std::uint16_t rank : {0, 2}) {
+      EXPECT_EQ(world.told(Rank{rank}, 0, 3)->code, StatusCode::kOk);
+      for (const std::uint64_t number : {4, 5}) {
+        const auto* const told = world.told(Rank{rank}, 0, number);
+        EXPECT_EQ(told->code, StatusCode::kPeerLost);
+        EXPECT_NE(told->text.find("lacks rank 1"), std::string::npos) << told->text;
+      }
+    }
+    EXPECT_LT(world.told(Rank{0}, 0, 4)->at_ns - world.told(Rank{1}, 0, 3)->at_ns,
+              late_ns + kSecond);
+  }
+}
+
+TEST(Groups, AMemberThatLeavesHoldsNobodyBack) {
+  PlannedOperation reduce = all_reduce(100'000);
+  reduce.kind = OperationKind::kReduce;
+  reduce.root = 0;
+  GroupWorldOptions options = world_of(3, {reduce});
+  options.leave = GroupWorldOptions::Leave{.rank = Rank{1}, .after = 1};
+  options.paces[2].start_ns = 2 * kSecond;
+  GroupWorld world(options);
+  int floors = 0;
+  world.drop = [&](const wire::Packet& packet, bool up) {  // all that rank 1 says of its floor
+    return up && packet.common().rank == 1 && packet.type() == wire::PacketType::kFloors &&
+           ++floors != 0;
+  };
+  expect_sound(world);
+  EXPECT_EQ(world.told(Rank{0}, 0, 0)->code, StatusCode::kOk);
+}
+
 TEST(Groups, ASequenceWithoutMemoryIsRefused) {
   GroupWorldOptions options = world_of(2, {all_reduce(64), all_reduce(100'000), all_reduce(64)});
   options.page_count = 4;

@@ -158,7 +158,9 @@ void GroupWorld::arrive_down(std::uint16_t rank, const std::vector<std::uint8_t>
     shard = packet.body<wire::Feedback>().shard;
   else
     shard = member.operations->shard_of(packet);
-  if (!shard && options_.abort && options_.abort->rank.value == rank) return;  // of what it left
+  const bool aborts = options_.abort && options_.abort->rank.value == rank;
+  const bool leaves = options_.leave && options_.leave->rank.value == rank;
+  if (!shard && (aborts || leaves)) return;  // of what it left
   CHECK(shard && *shard < options_.shard_count);
   const client::Flow::LossSignals signals =
       member.link.flows[*shard].on_feedback(packet.feedback(), now_);
@@ -237,6 +239,7 @@ void GroupWorld::wake(std::uint16_t rank) {
   call_some(rank);
   transmit_all(rank);
   take_events(rank);
+  leave_if_done(Rank{rank});
   TimeNs next_ns = member.operations->next_timeout();
   for (const client::Flow& flow : member.link.flows)
     next_ns = std::min(next_ns, flow.next_timeout());
@@ -250,8 +253,7 @@ void GroupWorld::call_some(std::uint16_t rank) {
     std::vector<std::size_t> ready;
     for (std::size_t group = 0; group < options_.groups.size(); ++group)
       if (member.operations->find(static_cast<std::uint16_t>(group)) != nullptr &&
-          member.called[group] < options_.groups[group].operations.size() &&
-          member.open[group].size() < pace.depth)
+          member.called[group] < calls_of(rank, group) && member.open[group].size() < pace.depth)
         ready.push_back(group);
     if (ready.empty()) break;
     member.may_call_ns =

@@ -6,6 +6,7 @@
 // members are told of an operation with each other.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -72,7 +73,12 @@ struct GroupWorldOptions {
   };
   std::optional<Death> death;
   std::optional<Death> abort;  // of group 0, by one of its members
-  struct Disagreement {        // the rank calls something else in group 0
+  struct Leave {               // of group 0, after so many of its operations
+    Rank rank;
+    std::uint64_t after = 0;
+  };
+  std::optional<Leave> leave;
+  struct Disagreement {  // the rank calls something else in group 0
     Rank rank;
     std::uint64_t number = 0;
   };
@@ -153,6 +159,14 @@ class GroupWorld {
   TimeNs mail_time(TimeNs& last_ns);
   void kill(Rank rank);   // group_faults.cc
   void abort(Rank rank);  // of group 0
+  void leave_if_done(Rank rank);
+  void depart(Rank rank, agg::OperationsRequest request);
+  // How many operations the rank calls in the group.
+  std::uint64_t calls_of(std::uint16_t rank, std::size_t group) const noexcept {
+    const std::uint64_t all = options_.groups[group].operations.size();
+    const bool leaves = group == 0 && options_.leave && options_.leave->rank.value == rank;
+    return leaves ? std::min(all, options_.leave->after) : all;
+  }
 
   // ---- members ----
   void wake(std::uint16_t rank);

@@ -100,6 +100,10 @@ GroupWorldOptions draw_groups(std::uint64_t seed) {
     options.abort = GroupWorldOptions::Death{
         .rank = Rank{static_cast<std::uint16_t>(random.below(options.world_size))},
         .at_ns = kSecond + random.between(0, 500 * kMillisecond)};
+  if (options.world_size > 1 && !options.abort && random.one_in(6))
+    options.leave = GroupWorldOptions::Leave{
+        .rank = Rank{static_cast<std::uint16_t>(random.below(options.world_size))},
+        .after = random.below(options.groups[0].operations.size() + 1)};
   return options;
 }
 
@@ -121,6 +125,8 @@ std::string describe(const GroupWorldOptions& options) {
   if (options.abort)
     text << " abort(rank=" << options.abort->rank.value
          << " ms=" << options.abort->at_ns / kMillisecond << ")";
+  if (options.leave)
+    text << " leave(rank=" << options.leave->rank.value << " after=" << options.leave->after << ")";
   if (options.disagreement)
     text << " disagreement(rank=" << options.disagreement->rank.value
          << " operation=" << options.disagreement->number << ")";

@@ -163,6 +163,7 @@ std::size_t GroupStream::poll_control(std::span<std::uint8_t> out) noexcept {
   for (const Rank rank : due->ranks) mask[rank.value / 64] |= std::uint64_t{1} << (rank.value % 64);
   const std::size_t words = mask_words(options_.world_size);
   wire::MakeGroup body{.number = static_cast<std::uint32_t>(due - entries_.begin()),
+                       .called = static_cast<std::uint32_t>(due->called),
                        .request = due->departure,
                        .mask_words = static_cast<std::uint8_t>(words),
                        .name_bytes = static_cast<std::uint8_t>(due->name.size())};

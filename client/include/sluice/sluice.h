@@ -909,7 +909,7 @@ SLUICE_API sluice_status sluice_operation_init(sluice_operation* operation);
  * process has (sluice_get_rank()); ranks that are left are given out again. A process that dies
  * breaks the groups that it is in and nothing else. Such processes make groups of whom they know:
  * they tell each other their ranks elsewhere. sluice_broadcast() and sluice_barrier(), of all ranks
- * that there can be, are not for elastic jobs. */
+ * that there can be, fail with SLUICE_INVALID_ARGUMENT. */
 SLUICE_API sluice_status sluice_join_operations(const sluice_options* options, sluice_job** job);
 
 /* This process's rank: options.rank, or the one that an elastic job has given to it. Never blocks.
@@ -924,9 +924,10 @@ SLUICE_API sluice_status sluice_get_rank(sluice_job* job, uint32_t* rank);
 SLUICE_API sluice_status sluice_make_group(sluice_job* job, const char* name, const uint32_t* ranks,
                                            size_t count, sluice_group** group);
 
-/* This rank calls no more operations in the group: later calls fail with SLUICE_CLOSED. When all
- * members have said so, its name and memory are free. Never blocks. Fails with SLUICE_BUSY while an
- * operation of this rank is open. */
+/* This rank calls no more operations in the group: later calls fail with SLUICE_CLOSED. Operations
+ * that it has called go on; one that another member calls beyond them ends with SLUICE_PEER_LOST at
+ * once. When all members have said so, the group's name and memory are free. Never blocks. Fails
+ * with SLUICE_BUSY while an operation of this rank is open. */
 SLUICE_API sluice_status sluice_leave_group(sluice_group* group);
 
 /* The same in the middle of operations: those of this rank end at once with SLUICE_CLOSED, and the

@@ -184,6 +184,14 @@ class Bench {
     post({.kind = ShardCommand::Kind::kMemberGone, .job = job.get(), .rank = Rank{rank}});
   }
 
+  // It leaves after so many operations.
+  void leave(std::uint16_t rank, std::uint64_t called) {
+    OperationsRequest left{
+        .kind = OperationsRequest::Kind::kLeave, .group = &group(), .first = called};
+    left.rank = Rank{rank};
+    carry_out(left);
+  }
+
   // The next thing that a shard asks of the control side.
   std::optional<OperationsRequest> take_request() {
     ShardEvent event;

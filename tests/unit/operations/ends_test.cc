@@ -1,4 +1,5 @@
 // What ends an operation, and that all members are told the same.
+#include <map>
 #include <set>
 
 #include "tests/unit/operations/bench.h"
@@ -172,6 +173,34 @@ TEST(Ends, WhoCallsLaterInABrokenGroupIsToldAtOnce) {
   const auto outcomes = bench.drain_all<wire::Outcome>();
   ASSERT_EQ(outcomes.size(), 1u);
   EXPECT_EQ(outcomes[0].packet.body<wire::Outcome>().code, OutcomeCode::kLost);
+}
+
+TEST(Ends, WhoeverCallsWhatAMemberThatHasLeftHasNotIsToldAtOnce) {
+  Bench bench;
+  const wire::Description first = all_reduce(4);
+  bench.call_all(first);
+  for (const std::uint16_t rank : {1, 2}) bench.part(rank, first, 0);
+  bench.leave(2, 1);
+  EXPECT_TRUE(bench.drain_all<wire::Outcome>().empty());
+  bench.part(0, first, 0);
+  EXPECT_EQ(bench.outcome(0, first).code, OutcomeCode::kOpen) << "its results are on their way";
+  bench.call(0, all_reduce(4, 1, 1));
+  const auto outcomes = bench.drain_all<wire::Outcome>();
+  ASSERT_EQ(outcomes.size(), 1u);
+  EXPECT_EQ(outcomes[0].packet.body<wire::Outcome>().code, OutcomeCode::kLost);
+  EXPECT_EQ(std::uint16_t{outcomes[0].packet.body<wire::Outcome>().rank}, 2);
+}
+
+TEST(Ends, AMemberThatLeavesIsNamedToWhoeverWaitsForIt) {
+  Bench bench;
+  bench.call_all(all_reduce(4));
+  bench.call(0, all_reduce(4, 1, 1));
+  bench.drain();
+  bench.leave(2, 1);
+  std::map<std::uint16_t, OutcomeCode> told;
+  for (const SentPacket& sent : bench.drain_all<wire::Outcome>())
+    told[sent.rank.value] = sent.packet.body<wire::Outcome>().code;
+  EXPECT_EQ(told[0], OutcomeCode::kLost);
 }
 
 // ---- a member that waits no longer ----
