@@ -192,6 +192,8 @@ def in_labs(options, setting, function):
 
 def run(options):
     report.program("dataplane/sluiced")
+    if options.workers % 2:
+        raise report.BenchError(f"--workers {options.workers}: HSDP takes two halves")
     print("Gloo: kernel bridge; median [least .. largest]")
     if options.long:
         rows = []
