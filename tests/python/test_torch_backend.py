@@ -1,6 +1,7 @@
 """The backend 'sluice' of torch.distributed over a stand-in for the appliance: which operation
 takes which way, c10d's semantics of works, groups, errors."""
 
+import datetime
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import ranks
 import torch
 from conftest import BUILD, ROOT
+from sluice._torch_gloo import Inner
 from stand_in_box import environment
 
 has_backends = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 15)
@@ -107,6 +109,7 @@ def into_tensors(rank):
     import stand_in_box
     import torch
     import torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
     stand_in_box.start()
     whole = torch.empty(3, 2)
     dist.all_gather_into_tensor(whole, torch.tensor([rank, 5.]))
@@ -124,14 +127,30 @@ def into_tensors(rank):
         for one in both:
             dist.all_reduce(one)
     manager.wait()
-    return [one.tolist() for one in (whole, part, mean, average, out, *both)]
+    gathered = functional.all_gather_tensor(torch.tensor([float(rank)]), 0, dist.group.WORLD)
+    summed = functional.reduce_scatter_tensor(torch.arange(3.), "sum", 0, dist.group.WORLD)
+    return [one.tolist() for one in (whole, part, mean, average, out, *both, gathered, summed)] + [
+        stand_in_box.through_box(f"{kind}, coalesced")
+        for kind in ("all_gather_into_tensor", "reduce_scatter_tensor")]
 
 
 @needs_backends
 def test_into_tensor_forms_averages_and_coalesced_calls_have_the_right_values(tmp_path):
     for rank, found in enumerate(run(into_tensors, 3, tmp_path)):
         assert found == [[[0, 5], [1, 5], [2, 5]], [6 * rank + 3, 6 * rank + 6],
-                         [rank + 1, rank + 1], [1], [rank, 10 + rank, 20 + rank], [3, 3], [3]]
+                         [rank + 1, rank + 1], [1], [rank, 10 + rank, 20 + rank], [3, 3], [3],
+                         [0, 1, 2], [3 * rank], True, True]
+
+
+@needs_backends
+def test_what_goes_over_gloo_uses_the_interface_of_the_environment(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,nowhere")
+    made = Inner(torch.distributed.HashStore(), 0, 1, datetime.timedelta(seconds=60))
+    with pytest.raises(RuntimeError, match="nowhere"):
+        made.get()
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    made.get()
+    made.end("shutdown")
 
 
 def ways(rank, forced):

@@ -1,5 +1,7 @@
 """`Inner`: the Gloo group of the same ranks, for what the box does not do; made at first use."""
 
+import functools
+import os
 import threading
 
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
@@ -26,10 +28,7 @@ class Inner:
         if make_options is None:
             return ProcessGroupGloo(*self._asked, self._timeout)
         options = make_options()
-        try:
-            options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
-        except TypeError:  # of a torch that connects all at once
-            options._devices = [ProcessGroupGloo.create_default_device()]
+        options._devices = _devices()
         options._timeout = self._timeout
         return ProcessGroupGloo(*self._asked, options)
 
@@ -45,3 +44,15 @@ class Inner:
             group, self._group = self._group, None
         if hasattr(group, how):
             getattr(group, how)()
+
+
+def _devices():
+    """Of the interfaces that GLOO_SOCKET_IFNAME names, as torch's own Gloo groups have them; else
+    of this host's name."""
+    names = filter(None, os.environ.get("GLOO_SOCKET_IFNAME", "").split(","))
+    makers = [functools.partial(ProcessGroupGloo.create_device, interface=name) for name in names]
+    makers = makers or [ProcessGroupGloo.create_default_device]
+    try:
+        return [make(lazy_init=True) for make in makers]
+    except TypeError:  # of a torch that connects all at once
+        return [make() for make in makers]

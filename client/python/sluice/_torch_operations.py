@@ -237,10 +237,19 @@ class Operations(_Group):
 
     @_operation("all_gather_into_tensor", "all_gather_single", "_allgather_base")
     def all_gather_single(self, output, input, opts=None):
-        whole, part = self._one([output], [input])
+        return self._gather_into([output], [input], opts)
+
+    # Functional collectives make such calls of one tensor.
+    @_operation("all_gather_into_tensor, coalesced", "all_gather_single_coalesced",
+                "allgather_into_tensor_coalesced")
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None):
+        return self._gather_into(outputs, inputs, opts)
+
+    def _gather_into(self, outputs, inputs, opts):
+        whole, part = self._one(outputs, inputs)
         self._fit(whole, None, part)
         flat, finish = _in_place(whole)
-        return [output], lambda: self._box.all_gather(
+        return [whole], lambda: self._box.all_gather(
             _flat(part), flat, timeout=self._seconds(opts)), finish
 
     @_operation("reduce_scatter", "reduce_scatter")
@@ -256,7 +265,15 @@ class Operations(_Group):
 
     @_operation("reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base")
     def reduce_scatter_single(self, output, input, opts=None):
-        whole, part = self._one([input], [output])
+        return self._scatter_from([output], [input], opts)
+
+    @_operation("reduce_scatter_tensor, coalesced", "reduce_scatter_single_coalesced",
+                "reduce_scatter_tensor_coalesced")
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
+        return self._scatter_from(outputs, inputs, opts)
+
+    def _scatter_from(self, outputs, inputs, opts):
+        whole, part = self._one(inputs, outputs)
         average = self._average(part, opts)
         self._fit(whole, None, part)
         flat, finish = _in_place(part)
@@ -273,12 +290,6 @@ class Operations(_Group):
     allreduce_sparse = _forwarded("all_reduce, sparse", "allreduce_sparse")
     allreduce_coalesced = _forwarded("all_reduce, coalesced", "allreduce_coalesced")
     allgather_coalesced = _forwarded("all_gather, coalesced", "allgather_coalesced")
-    all_gather_single_coalesced = _forwarded(
-        "all_gather_into_tensor, coalesced", "all_gather_single_coalesced",
-        "allgather_into_tensor_coalesced")
-    reduce_scatter_single_coalesced = _forwarded(
-        "reduce_scatter_tensor, coalesced", "reduce_scatter_single_coalesced",
-        "reduce_scatter_tensor_coalesced")
     gather = _forwarded("gather", "gather")
     scatter = _forwarded("scatter", "scatter")
     alltoall = _forwarded("all_to_all", "alltoall")
