@@ -82,7 +82,7 @@ sed -n '/^```toml$/,/^```$/p' "$page" | sed '/^```/d; /^hugepages/d; s/type = "p
 sed -n '/^A secret, rights for the card/,/^## /p' "$page" | sed -n 's/^    # //p' >configure.sh
 [[ $(wc -l <configure.sh) -ge 5 ]]
 bash -euo pipefail configure.sh >out 2>&1
-grep -qx ready out
+grep -qE '^(ready|not ready: port "worker0" is down.*)$' out # the workers' ends may be down
 
 step "4. prepare the workers"
 for worker in 0 1; do
@@ -90,11 +90,13 @@ for worker in 0 1; do
   worker "$worker" 'ip link set eth1 mtu 9000 up' 's/9000/3360/'
   # Not of a namespace: in a machine of its own the worker sets it itself.
   box 'sysctl -w net.core.rmem_max=8388608'
-  worker "$worker" 'ping 10.77.0.1' 's/ping/ping -c 1/'
+  worker "$worker" 'ping 10.77.0.1' 's/ping/ping -c 1 -w 120/'
   in_page 'export SLUICE_ADDRESS=udp://10.77.0.1 SLUICE_SECRET='
   environment="export SLUICE_ADDRESS=udp://10.77.0.1 SLUICE_SECRET=$(cat /etc/sluice/secret);"
   worker "$worker" 'python3 -m sluice doctor --mtu 9000' "s/9000/3360/; s|^|$environment |"
 done
+
+until sluicectl status | grep -qx ready; do sleep 0.2; done
 
 step "5. train"
 in_page 'import sluice.torch; sluice.torch.attach(model, mtu=9000)'
