@@ -53,6 +53,7 @@ for worker in 0 1; do
   ip netns add "worker$worker"
   ip link add "eth$((worker + 1))" type veth peer name eth1 netns "worker$worker"
   ip link set "eth$((worker + 1))" mtu 3360 up
+  ip -n "worker$worker" link set lo up
   ip netns exec "worker$worker" ethtool -K eth1 tx off >out # a cable would carry whole checksums
   mount -t proc proc "/worker$worker/proc"
   mount --rbind /dev "/worker$worker/dev"

@@ -39,10 +39,10 @@ def test_each_rank_gets_torchruns_environment_and_ours(tmp_path):
                   "e = os.environ\n"
                   "print(e['RANK'], e['WORLD_SIZE'], e['LOCAL_RANK'], e['MASTER_ADDR'],\n"
                   "      int(e['MASTER_PORT']) > 0, e['SLUICE_ADDRESS'], len(e['SLUICE_RUN_ID']),\n"
-                  "      sys.argv[1:])\n", "--address", "udp://h/{rank}",
+                  "      sys.argv[1:], e['GLOO_SOCKET_IFNAME'])\n", "--address", "udp://h/{rank}",
                   script_arguments=("--lr", "1"))
     assert done.returncode == 0, done.stderr
-    expected = [f"[{rank}] {rank} 3 {rank} 127.0.0.1 True udp://h/{{rank}} 16 ['--lr', '1']"
+    expected = [f"[{rank}] {rank} 3 {rank} 127.0.0.1 True udp://h/{{rank}} 16 ['--lr', '1'] lo"
                 for rank in range(3)]
     assert sorted(done.stdout.splitlines()) == expected
 

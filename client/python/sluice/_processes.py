@@ -5,14 +5,18 @@ the kernel kills it if this process disappears without a word. Used by `launch` 
 main thread.
 """
 
+import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import socket
+import struct
 import subprocess
 import time
 
 _PR_SET_PDEATHSIG = 1
+_SIOCGIFADDR = 0x8915
 
 
 def free_port(host="127.0.0.1"):
@@ -20,6 +24,25 @@ def free_port(host="127.0.0.1"):
     with socket.socket() as probe:
         probe.bind((host, 0))
         return probe.getsockname()[1]
+
+
+def interface_towards(host):
+    """Name of the interface whose first IPv4 address this machine has towards `host`, or None.
+
+    Sends nothing; a name of a host is looked up.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+        except OSError:
+            return None
+        own = socket.inet_aton(probe.getsockname()[0])
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # one without an address
+                request = struct.pack("40s", name.encode())
+                if fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24] == own:
+                    return name
+    return None
 
 
 def signal_name(number):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sluice._box import BoxError, LocalBox, find_appliance
 from sluice._launcher import RESTART_DELAY_S, Launcher
-from sluice._processes import free_port
+from sluice._processes import free_port, interface_towards
 
 
 def rank_environment(base, *, rank, local_rank, local_world_size, world_size, node_rank,
@@ -27,8 +27,9 @@ def rank_environment(base, *, rank, local_rank, local_world_size, world_size, no
         RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local_rank),
         LOCAL_WORLD_SIZE=str(local_world_size), GROUP_RANK=str(node_rank),
         MASTER_ADDR=master_addr, MASTER_PORT=str(master_port), PYTHONUNBUFFERED="1")
-    if master_addr == "127.0.0.1":
-        env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else Gloo looks up this host's own name
+    interface = interface_towards(master_addr)
+    if interface is not None:  # else Gloo looks up this host's own name, which may be 127.0.1.1
+        env.setdefault("GLOO_SOCKET_IFNAME", interface)
     if local_world_size > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # else each rank starts a thread per core
     if run_id is not None:
