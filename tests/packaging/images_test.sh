@@ -100,14 +100,15 @@ TOML
 
 # entry IMAGE: a container of it in $container, and its command in the array `entry`.
 entry() {
-  images inspect --type image --format '{{json .OCIv1.Config.Entrypoint}}' "$1"
-  mapfile -t entry < <(python3 -c 'import json, sys; print(*json.load(sys.stdin), sep="\n")' \
-    <"$WORK/out")
+  images inspect --type image "$1"
+  python3 -c 'import json, sys
+print(*json.load(sys.stdin)["OCIv1"]["config"]["Entrypoint"], sep="\n")' <"$WORK/out" >"$WORK/entry"
+  mapfile -t entry <"$WORK/entry"
   images from --pull-never "$1"
   container=$(<"$WORK/out")
 }
 entry sluiced
-ip netns exec "$box" buildah "${places[@]}" run \
+ip netns exec "$box" buildah "${places[@]}" run --cap-add CAP_NET_RAW --cap-add CAP_NET_ADMIN \
   -v "$WORK/etc:/etc/sluice:ro" "$container" -- "${entry[@]}" >"$WORK/box.log" 2>&1 &
 sluiced=$!
 until grep -q '^ready: ' "$WORK/box.log"; do
