@@ -253,6 +253,22 @@ def test_a_member_that_leaves_is_named_to_whoever_needs_it(address):  # noqa: F8
     assert on_all_ranks(work, 2, address) == [True] * 2
 
 
+def test_a_member_that_leaves_a_group_at_once_is_named_too(address):  # noqa: F811
+    left = threading.Barrier(2)
+
+    def work(session):
+        for number in range(20):
+            group = session.group(f"short {number}", range(2))
+            if session.rank == 1:
+                group.leave()
+            else:
+                with pytest.raises(sluice.PeerLost, match="lacks rank 1, which has left"):
+                    group.barrier().wait(60)
+        left.wait(60)
+        return True
+    assert on_all_ranks(work, 2, address) == [True] * 2
+
+
 def test_an_elastic_job_gives_the_rank(address):  # noqa: F811
     with pytest.raises(sluice.InvalidArgument, match="gives the rank"):
         sluice.Session(address, elastic=True, world_size=8, rank=1)

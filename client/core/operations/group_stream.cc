@@ -106,6 +106,7 @@ Status GroupStream::abort(std::uint32_t index, TimeNs now) {
 }
 
 void GroupStream::depart(Entry& entry, wire::GroupRequest how, TimeNs now) {
+  entry.unmade = entry.phase == Phase::kAsked;
   entry.phase = Phase::kLeaving;
   entry.departure = how;
   operations_.remove(*std::exchange(entry.group, nullptr));
@@ -164,7 +165,7 @@ std::size_t GroupStream::poll_control(std::span<std::uint8_t> out) noexcept {
   const std::size_t words = mask_words(options_.world_size);
   wire::MakeGroup body{.number = static_cast<std::uint32_t>(due - entries_.begin()),
                        .called = static_cast<std::uint32_t>(due->called),
-                       .request = due->departure,
+                       .request = due->unmade ? wire::GroupRequest::kMake : due->departure,
                        .mask_words = static_cast<std::uint8_t>(words),
                        .name_bytes = static_cast<std::uint8_t>(due->name.size())};
   std::memcpy(body.name, due->name.data(), due->name.size());
@@ -175,8 +176,12 @@ Verdict GroupStream::handle_made(const wire::Packet& packet, TimeNs now) {
   const auto& body = packet.body<wire::GroupMade>();
   if (body.number >= entries_.size()) return Verdict::kBadField;
   Entry& entry = entries_[body.number];
-  if (body.request != entry.departure) return Verdict::kDuplicate;
-  if (entry.phase == Phase::kLeaving) {
+  const bool asked_to_make = body.request == wire::GroupRequest::kMake;
+  if (entry.unmade ? !asked_to_make : body.request != entry.departure) return Verdict::kDuplicate;
+  if (entry.phase == Phase::kLeaving && entry.unmade && body.text_bytes == 0) {
+    entry.unmade = false;
+    ask(entry, now);
+  } else if (entry.phase == Phase::kLeaving) {
     entry.phase = Phase::kLeft;
   } else if (entry.phase == Phase::kAsked) {
     if (body.text_bytes == 0 && operations_.find(body.group) != nullptr) return Verdict::kBadField;

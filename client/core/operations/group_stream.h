@@ -78,6 +78,7 @@ class GroupStream final : public Stream {
     Group* group = nullptr;  // until it is left
     Phase phase = Phase::kAsked;
     wire::GroupRequest departure{};  // kMake: it has not left
+    bool unmade = false;             // it is made before it is left, or others would wait
     Status refusal;
     TimeNs next_ns = 0;  // when it is asked for (again); while kAsked or kLeaving
     std::uint64_t called = 0;
