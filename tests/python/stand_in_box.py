@@ -132,7 +132,7 @@ class Group:
     def _run(self, kind):
         path = os.path.join(self.session._folder, f"{self.name.replace('/', '_')}-{kind}")
         gloo = c10d.ProcessGroupGloo(dist.FileStore(path, self.size), self.rank, self.size,
-                                     datetime.timedelta(seconds=60))
+                                     datetime.timedelta(minutes=30))
         while True:
             asked = self._queues[kind].get()
             if asked is None:

@@ -74,6 +74,8 @@ def joined(store, name, rank, size, ranks, world_rank, timeout):
             world.session.close()
         job = f"groups.{digest(repr(list(ranks)))[:8]}" if ranks else "groups"
         shared = _opened(place, store, job, rank, size, world_rank, timeout)
+    if ranks:  # torch gives one name to groups of other ranks that are split alike from theirs
+        name = f"{name}/{digest(repr(sorted(ranks)))[:8]}"
     return shared, shared.group(name, members)
 
 
