@@ -129,6 +129,7 @@ bool Shard::write_part(Job& job, const PartOut& part, std::uint8_t flags, Transm
   body.feedback.priority = part.priority;
   body.feedback.flags = flags;
   if (!part.finite) body.feedback.flags |= wire::kFlagNonFinite;
+  if (part.divided) body.feedback.flags |= wire::kFlagMean;
   fill_feedback(job, flow_to(job, part.rank), body.feedback, now);
   transmit = {.buffer = out, .job = job.spec.id, .rank = part.rank, .priority = part.priority};
   transmit.bytes = wire::encode(out, sender_of(job, part.rank), body);

@@ -41,7 +41,8 @@ class Calls {
     std::uint16_t count = 0;           // members that have called it
     std::uint16_t cancelled_by = wire::kNoRank;
     bool to_judge = false;
-    wire::OutcomeCode code = wire::OutcomeCode::kOpen;  // see fate_of()
+    wire::OutcomeCode heard = wire::OutcomeCode::kOpen;  // of members, at the appliance before
+    wire::OutcomeCode code = wire::OutcomeCode::kOpen;   // see fate_of()
     bool open() const noexcept { return code == wire::OutcomeCode::kOpen; }
   };
 
@@ -50,13 +51,16 @@ class Calls {
   // Besides the object.
   static constexpr std::size_t memory_bytes(std::size_t member_count,
                                             std::size_t mask_word_count) noexcept {
-    return kRing * (sizeof(Operation) + 8 * mask_word_count) +
-           member_count * (sizeof(Rank) + 2 * sizeof(std::uint64_t) + 1);
+    return kRing * (sizeof(Operation) + 2 * 8 * mask_word_count) +
+           member_count * (sizeof(Rank) + 3 * sizeof(std::uint64_t) + 1);
   }
 
   // A member calls an operation, or asks about it. kTooNew: too far ahead of the others' calls, it
   // is not noted. kCollectiveMismatch: it differs from what is fixed, and the group is broken.
   Verdict call(std::size_t place, std::uint64_t number, const wire::Description& what) noexcept;
+  // The member has heard at the appliance before what became of an operation that it has called.
+  void hear(std::size_t place, std::uint64_t number, wire::OutcomeCode code,
+            std::uint16_t rank) noexcept;
   // The nearest to what the group is at.
   std::uint64_t number_of(std::uint32_t number) const noexcept {
     return wire::unwrap(number, called_by_all_);
@@ -78,6 +82,15 @@ class Calls {
   void leave(std::size_t place, std::uint64_t from) noexcept;
   bool lives(std::size_t place) const noexcept { return lives_[place]; }
 
+  // ---- a group of an appliance that is lost; before the first call ----
+  // What is before `first` is over for all, and the member tells again what is before `over`.
+  void resume(std::size_t place, std::uint64_t first, std::uint64_t over) noexcept;
+  void set_broken(const Fate& why) noexcept;
+  // Where the operations begin, once all members' positions are known.
+  void begin_at_least() noexcept { advance(); }
+  // Some live member has not told all again, or what members have heard is not carried out.
+  bool resuming() noexcept;
+
   // ---- judgement ----
   const Fate& broken() const noexcept { return broken_; }  // open: it is not
   Fate fate_of(const Operation& operation) const noexcept;
@@ -97,19 +110,26 @@ class Calls {
   static constexpr std::uint64_t kRing = 2 * kKeptCalls;
   void advance() noexcept;
   void check_left(std::size_t place) noexcept;
+  bool all_told() const noexcept;
   std::uint64_t* mask_of(std::uint64_t number) noexcept {
-    return &masks_[number % kRing * mask_word_count_];
+    return &masks_[number % kRing * 2 * mask_word_count_];
+  }
+  // Of places that have heard that it is completed.
+  std::uint64_t* heard_of(std::uint64_t number) noexcept {
+    return mask_of(number) + mask_word_count_;
   }
 
   const std::vector<Rank> ranks_;
   const std::size_t mask_word_count_;
   std::vector<Operation> kept_;       // of number n at n % kRing
-  std::vector<std::uint64_t> masks_;  // places that have called it
+  std::vector<std::uint64_t> masks_;  // of each two: see mask_of() and heard_of()
   std::vector<std::uint64_t> next_;   // of each place: one more than the newest that it has called
   std::vector<std::uint64_t> noted_;  // of each place: the first that it has not called
+  std::vector<std::uint64_t> told_to_;  // of each place: what it has to tell again ends there
   std::vector<std::uint8_t> lives_;
   std::uint64_t called_by_all_ = 0;
   std::uint64_t judging_ = kNothing;
+  bool resuming_ = false;
   std::uint8_t ended_ = 0;
   Fate broken_;
   std::uint64_t left_from_ = UINT64_MAX;  // the first operation that a member does not call

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -83,6 +84,11 @@ struct Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
+  // Before any shard has it: it goes on from an appliance that is lost. Of each place the member's
+  // position there; none: the member is lost. One that was told a floor beyond another member's
+  // shows that the other was lost before.
+  void resume(std::span<const std::optional<wire::GroupPosition>> positions) noexcept;
+
   // With all that belongs to it but slots.
   static constexpr std::size_t memory_bytes(std::size_t member_count, std::size_t world_size,
                                             std::size_t shard_count) noexcept {
@@ -107,6 +113,9 @@ struct Group {
   std::atomic<std::uint32_t> incomplete{0};  // shards that hold an incomplete chunk of it
   std::atomic<std::uint32_t> serving;        // shards that have not removed the group
 
+  // The floors with which it began; only the control side reads them.
+  std::array<std::uint64_t, wire::kSequenceCount> begins_at{};
+
   // ---- shard 0's ----
   Calls calls;
   Floors floors;
@@ -114,6 +123,8 @@ struct Group {
   // Of each sequence: the slots that the control side was asked for, and whether it had none.
   std::array<std::uint32_t, wire::kSequenceCount> asked_slots{};
   std::array<bool, wire::kSequenceCount> refused{};
+  // Of each sequence: its first slots are to be asked for once all is told that was known before.
+  std::array<bool, wire::kSequenceCount> postponed{};
 };
 
 }  // namespace sluice::agg

@@ -78,7 +78,8 @@ void OperationShard::raise(Group& group, wire::Sequence id, std::uint64_t floor)
   const std::uint64_t end =
       std::min(floor / kChunksPerBlock, block + slice.slots / kChunksPerBlock + 1);
   for (; block < end; ++block)
-    if (owns(block)) pool_.release({.group = group.id, .sequence = id, .block = block});
+    if (spec_.owns(shard_, block))
+      pool_.release({.group = group.id, .sequence = id, .block = block});
   slice.floor = floor;
   std::size_t kept = 0;
   for (std::size_t i = 0; i < slice.held_count; ++i)
@@ -95,12 +96,13 @@ Verdict OperationShard::check_part(const Sender& sender, const wire::Part& body,
   const SequenceSlice& slice = *sender.sequence;
   if (chunk < slice.floor) return Verdict::kTooOld;
   if (last_of_block(chunk) >= slice.floor + slice.slots) return Verdict::kTooNew;
-  if (!owns(chunk / kChunksPerBlock)) return Verdict::kWrongShard;
+  if (!spec_.owns(shard_, chunk / kChunksPerBlock)) return Verdict::kWrongShard;
   if (body.payload_bytes > spec_.chunk_bytes) return Verdict::kShapeMismatch;
   if (!wire::has_owner(body.kind)) return Verdict::kAccepted;
   if (body.owner >= spec_.world_size || sender.group->place_of[body.owner] == Group::kNoPlace)
     return Verdict::kShapeMismatch;
-  return wire::needs_all(body.kind) || sender.group->members[sender.place].value == body.owner
+  return wire::needs_all(body.kind) || body.given != 0 ||
+                 sender.group->members[sender.place].value == body.owner
              ? Verdict::kAccepted
              : Verdict::kNotAllowed;
 }
@@ -131,11 +133,16 @@ Verdict OperationShard::part(Rank rank, const wire::Part& body,
     if (slot.state == PartState::kComplete) return Verdict::kLate;
   }
   if (held) return Verdict::kNotAllowed;
+  if (body.given != 0) {  // it takes the place of what has been summed anew
+    slot.state = PartState::kEmpty;
+    slot.given = true;
+    std::fill_n(pool_.mask_of(index), mask_word_count_, std::uint64_t{0});
+  }
   fold(body, index, payload);
   slot.priority = std::min(slot.priority, body.flow.priority);
   set_bit(pool_.mask_of(index), bit);
   ++slot.count;
-  if (wire::needs_all(slot.kind) && slot.count < sender.group->members.size())
+  if (!slot.given && wire::needs_all(slot.kind) && slot.count < sender.group->members.size())
     return Verdict::kFolded;
   complete(*sender.group, index);
   return Verdict::kCompleted;
@@ -164,7 +171,8 @@ void OperationShard::fold(const wire::Part& body, std::uint32_t index,
 void OperationShard::complete(const Group& group, std::uint32_t index) noexcept {
   PartSlot& slot = pool_.slot(index);
   CHECK(slot.state == PartState::kOpen);
-  const std::uint64_t weight = slot.reduction == wire::Reduction::kMean ? group.members.size() : 1;
+  const bool divides = slot.reduction == wire::Reduction::kMean && !slot.given;
+  const std::uint64_t weight = divides ? group.members.size() : 1;
   float* const data = pool_.data_of(index);
   const Finished finished = finish(data, slot.payload_bytes / dtype_bytes(slot.wire), weight,
                                    slot.wire, reinterpret_cast<std::uint8_t*>(data));
@@ -181,7 +189,7 @@ Verdict OperationShard::probe(Rank rank, const wire::PartProbe& body) noexcept {
   if (const Verdict why = enter(rank, body.group, sender); !ok(why)) return why;
   if (body.first % kChunksPerBlock != 0) return Verdict::kBadChunk;
   const std::uint64_t first = wire::unwrap(body.first, sender.sequence->floor);
-  return owns(first / kChunksPerBlock) ? Verdict::kProbe : Verdict::kWrongShard;
+  return spec_.owns(shard_, first / kChunksPerBlock) ? Verdict::kProbe : Verdict::kWrongShard;
 }
 
 OperationShard::BlockState OperationShard::block_state(const Group& group, wire::Sequence sequence,
@@ -232,6 +240,8 @@ PartOut OperationShard::part_out(std::uint32_t index, Rank rank) noexcept {
           .rank = rank,
           .priority = slot.priority,
           .finite = slot.finite,
+          .divided = slot.given && slot.reduction == wire::Reduction::kMean &&
+                     slot.wire == Dtype::kFloat32,
           .payload_sum = slot.payload_sum,
           .payload = pool_.payload_of(index)};
 }
@@ -244,6 +254,9 @@ bool OperationShard::poll_result(PartOut& out) noexcept {
     while (slot.next_place < group.members.size()) {
       const Rank rank = group.members[slot.next_place++];
       if (!wire::wants_result(slot.kind, rank.value == slot.owner)) continue;
+      if (slot.given &&
+          test_bit(pool_.mask_of(index), Rank{static_cast<std::uint16_t>(slot.next_place - 1)}))
+        continue;  // it has given it
       out = part_out(index, rank);
       return true;
     }

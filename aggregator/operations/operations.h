@@ -29,6 +29,7 @@ struct PartOut {
   Rank rank;
   Priority priority = 0;
   bool finite = true;
+  bool divided = false;  // a mean of float32 that a member has given
   std::uint64_t payload_sum = 0;
   std::span<const std::uint8_t> payload;
 };
@@ -135,6 +136,7 @@ class OperationShard {
   bool answer(Group& group, const Asks::Ask& ask, GroupNotice& notice) noexcept;
   void judge(Group& group) noexcept;
   void want_slots(Group& group, wire::Sequence id, std::uint32_t wanted) noexcept;
+  void follow_resumption(Group& group) noexcept;  // resume.cc
   void note_due(Group& group) noexcept;
   void make_due(const Group& group, std::uint16_t place) noexcept;
   void request(const OperationsRequest& request) noexcept;
@@ -142,9 +144,6 @@ class OperationShard {
   PartOut part_out(std::uint32_t index, Rank rank) noexcept;
   SequenceSlice& slice_of(Group& group, wire::Sequence id) const noexcept {
     return group.slices[shard_.value].sequences[static_cast<std::size_t>(id)];
-  }
-  bool owns(std::uint64_t block) const noexcept {
-    return block % spec_.shard_count == shard_.value;
   }
 
   const OperationsSpec spec_;

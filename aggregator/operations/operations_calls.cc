@@ -18,6 +18,8 @@ Verdict OperationShard::call(Rank rank, const wire::Call& body) noexcept {
     return Verdict::kBadField;
   const std::uint64_t number = group.calls.number_of(what.number);
   const Verdict verdict = group.calls.call(sender.place, number, what);
+  if (verdict != Verdict::kCollectiveMismatch)
+    group.calls.hear(sender.place, number, body.heard, body.heard_rank);
   want_slots(group, sender.id, first_slots(spec_.shard_count));
   Calls::Operation* const operation = group.calls.find(number);
   if (body.request == wire::CallRequest::kCancel && operation != nullptr &&
@@ -32,6 +34,7 @@ Verdict OperationShard::call(Rank rank, const wire::Call& body) noexcept {
       if (group.calls.lives(place)) ask({.group = &group, .place = place}, number, operation->what);
     ask(sender, number, what);
   }
+  follow_resumption(group);
   return verdict == Verdict::kDuplicate || verdict == Verdict::kTooOld ? Verdict::kCall : verdict;
 }
 
@@ -49,6 +52,8 @@ Verdict OperationShard::floors(Rank rank, const wire::Floors& body) noexcept {
 // Slots double until there are as many, or the job has no more.
 void OperationShard::want_slots(Group& group, wire::Sequence id, std::uint32_t wanted) noexcept {
   const auto index = static_cast<std::size_t>(id);
+  group.postponed[index] = group.calls.resuming();
+  if (group.postponed[index]) return;
   const std::uint32_t slots = group.slots[index].load(std::memory_order_relaxed);
   if (slots >= wanted || group.asked_slots[index] != 0 || group.refused[index]) return;
   if (slots > (std::uint32_t{1} << 30)) return;
@@ -73,8 +78,9 @@ void OperationShard::ask(const Sender& sender, std::uint64_t number,
   make_due(*sender.group, sender.place);
 }
 
-// False: it waits for a judgement.
+// False: it waits for a judgement, or for what members were told at an appliance that is lost.
 bool OperationShard::answer(Group& group, const Asks::Ask& ask, GroupNotice& notice) noexcept {
+  if (group.calls.resuming()) return false;
   Calls::Operation* const operation = group.calls.find(ask.number);
   const wire::Sequence id = wire::sequence_of(ask.what, group.members.size());
   const auto index = static_cast<std::size_t>(id);
@@ -236,7 +242,7 @@ void OperationShard::remove_member(Rank rank, Group* one,
     if (least != UINT64_MAX && least > slice_of(group, sequence).floor)
       raise(group, sequence, least);
   }
-  if (group.calls.broken().open()) return;
+  if (group.calls.broken().open()) return follow_resumption(group);
   // Everybody is told by its newest operation, and asks about the others.
   for (std::uint16_t place = 0; place < group.members.size(); ++place) {
     const std::uint64_t next = group.calls.next_of(place);
@@ -244,6 +250,7 @@ void OperationShard::remove_member(Rank rank, Group* one,
     if (const Calls::Operation* const newest = group.calls.find(next - 1))
       ask({.group = &group, .place = place}, next - 1, newest->what);
   }
+  follow_resumption(group);
 }
 
 void OperationShard::grow(Group& group, wire::Sequence sequence, std::uint32_t slots) noexcept {
@@ -286,7 +293,7 @@ bool OperationShard::all_complete(const OperationsRequest& request) noexcept {
   std::uint64_t found = UINT64_MAX;
   for (std::uint64_t chunk = std::max(request.first, slice.floor); chunk < request.end; ++chunk) {
     const std::uint64_t block = chunk / kChunksPerBlock;
-    if (!owns(block)) {
+    if (!spec_.owns(shard_, block)) {
       chunk |= kChunksPerBlock - 1;
       continue;
     }
@@ -315,6 +322,7 @@ void OperationShard::settled(Group& group) noexcept {
   }
   if (group.calls.judging() && group.holding.load(std::memory_order_acquire) == 0)
     group.calls.end_judgement(group.incomplete.load(std::memory_order_relaxed) == 0);
+  follow_resumption(group);
   for (std::uint16_t place = 0; place < group.members.size(); ++place)
     if (group.asks[place].count != 0) make_due(group, place);
 }

@@ -46,6 +46,7 @@ struct PartSlot {
   Priority priority = kLeastUrgent;  // the most urgent of its parts
   bool queued = false;
   bool finite = true;
+  bool given = false;  // a member has given the result
 };
 
 struct BlockKey {  // a block of 64 chunks

@@ -19,6 +19,10 @@ struct OperationsSpec {
   // Processes come and go, world_size at a time at most: each gets a rank that none has, and the
   // job starts with the first.
   bool elastic = false;
+
+  bool owns(ShardId shard, std::uint64_t block) const noexcept {
+    return block % shard_count == shard.value;
+  }
 };
 
 // The slots with which a sequence begins. All later numbers are this times a power of two.

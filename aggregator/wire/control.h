@@ -12,6 +12,7 @@
 #include "aggregator/base/prune_options.h"
 #include "aggregator/base/store_options.h"
 #include "aggregator/base/types.h"
+#include "aggregator/wire/group.h"
 #include "aggregator/wire/header.h"
 
 namespace sluice::wire {
@@ -62,7 +63,8 @@ struct [[gnu::packed]] Join {
   std::uint16_t print_count = 0;
   // Of a process that an appliance which is lost had admitted to this run; 0: a new process.
   std::uint8_t was_member = 0;
-  // The gradient step that it was in there; 0: the job had not started for it.
+  // The gradient step that it was in there; of a job of operations, one more than the groups that
+  // it was in. 0: the job had not started for it.
   std::uint32_t resume_step = 0;
   // How often this run has moved to another appliance, as far as the process knows.
   std::uint32_t epoch = 0;
@@ -190,6 +192,9 @@ struct [[gnu::packed]] MakeGroup {
   std::uint8_t mask_words = 0;
   std::uint8_t name_bytes = 0;
   char name[kMaxGroupNameBytes] = {};
+  // 1: the member was in the group at an appliance that is lost, and is at `position` there.
+  std::uint8_t resumes = 0;
+  GroupPosition position;
 };
 
 struct [[gnu::packed]] GroupMade {  // then text_bytes of UTF-8: why there is no such group
@@ -198,7 +203,8 @@ struct [[gnu::packed]] GroupMade {  // then text_bytes of UTF-8: why there is no
   std::uint32_t generation = 0;
   std::uint16_t group = 0;
   std::uint16_t text_bytes = 0;
-  GroupRequest request{};  // as asked
+  GroupRequest request{};                     // as asked
+  std::uint64_t floors[kSequenceCount] = {};  // with which the group begins here
 };
 
 enum class JobState : std::uint8_t { kForming = 0, kRunning = 1, kEnded = 2 };

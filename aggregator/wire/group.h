@@ -44,6 +44,15 @@ enum class CallRequest : std::uint8_t {
   kCancel,  // and waits no longer for it
 };
 
+enum class OutcomeCode : std::uint8_t {
+  kOpen,       // it is what the call said; some members have not called it, or chunks are open
+  kCompleted,  // every chunk is complete in every shard
+  kCancelled,  // some chunks were not when `rank` cancelled it: they are void
+  kDiffers,    // `rank` and `other` have called different operations: see `expected`, `actual`
+  kLost,       // `rank` is gone, and chunks wait for it
+  kNoMemory,   // the sequence of the operation gets no slots: the job has none left
+};
+
 // To shard 0, which alone fixes what an operation is: by the first call of its number.
 struct [[gnu::packed]] Call {
   static constexpr PacketType kType = PacketType::kCall;
@@ -52,7 +61,10 @@ struct [[gnu::packed]] Call {
   GroupHeader group;
   Description what;
   CallRequest request{};
-  std::uint8_t reserved = 0;
+  // What has become of it for the caller, as the appliance before has said; kOpen: nothing yet.
+  // kCompleted: every chunk is complete.
+  OutcomeCode heard{};
+  std::uint16_t heard_rank = kNoRank;  // the rank that the outcome named
 };
 
 // A member's data for a chunk. Its fields repeat what a shard needs of the description.
@@ -68,7 +80,8 @@ struct [[gnu::packed]] Part {  // then payload_bytes
   OperationKind kind{};
   Dtype wire = Dtype::kBytes;
   Reduction reduction{};
-  std::uint8_t reserved = 0;
+  // 1: the result of the chunk, which the appliance before has made. A mean of float32 is divided.
+  std::uint8_t given = 0;
 };
 
 // To shard 0: the member's floor alone.
@@ -95,7 +108,7 @@ struct [[gnu::packed]] PartProbe {
 
 struct [[gnu::packed]] PartResult {  // then payload_bytes
   static constexpr PacketType kType = PacketType::kPartResult;
-  static constexpr std::uint8_t kFlags = kFlagPulled | kFlagNonFinite;
+  static constexpr std::uint8_t kFlags = kFlagPulled | kFlagNonFinite | kFlagMean;
   FeedbackHeader feedback;
   GroupState group;
   std::uint32_t chunk = 0;
@@ -124,15 +137,6 @@ struct [[gnu::packed]] Floor {
   std::uint8_t reserved = 0;
 };
 
-enum class OutcomeCode : std::uint8_t {
-  kOpen,       // it is what the call said; some members have not called it, or chunks are open
-  kCompleted,  // every chunk is complete in every shard
-  kCancelled,  // some chunks were not when `rank` cancelled it: they are void
-  kDiffers,    // `rank` and `other` have called different operations: see `expected`, `actual`
-  kLost,       // `rank` is gone, and chunks wait for it
-  kNoMemory,   // the sequence of the operation gets no slots: the job has none left
-};
-
 // A member that has not called the operation.
 struct [[gnu::packed]] Behind {
   std::uint16_t rank = 0;
@@ -155,6 +159,24 @@ struct [[gnu::packed]] Outcome {
   std::uint8_t behind_count = 0;
 };
 inline constexpr std::size_t kMaxBehind = 16;
+
+// Where a member is in a group, as it tells an appliance that knows nothing of the group
+// (MakeGroup, on the control port).
+struct [[gnu::packed]] GroupPosition {
+  // Of each sequence: the member's floor, and the newest of the group's that it has been told.
+  std::uint64_t floors[kSequenceCount] = {};
+  std::uint64_t group_floors[kSequenceCount] = {};
+  // The first operation that it tells again, and one more than the last that is over for it. What
+  // is before the first is over for all.
+  std::uint64_t first_number = 0;
+  std::uint64_t over_number = 0;
+  // What has broken the group; kOpen: nothing that the member knows of.
+  Description expected;
+  Description actual;
+  std::uint16_t rank = kNoRank;
+  std::uint16_t other = kNoRank;
+  OutcomeCode broken{};
+};
 
 static_assert(sizeof(GroupHeader) == 16 && sizeof(GroupState) == 20 && sizeof(Part) == 46 &&
               sizeof(PartResult) == 68);

@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little,
 inline constexpr std::uint16_t kMagic = 0x51C5;
 // The CommonHeader, REFUSE, and the nonce at the beginning of a JOIN are the same in every version
 // from 4 on: a worker that joins an appliance of another version is told both versions.
-inline constexpr std::uint8_t kVersion = 14;
+inline constexpr std::uint8_t kVersion = 15;
 
 enum class PacketType : std::uint8_t {
   // Control, port P.

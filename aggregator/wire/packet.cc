@@ -161,7 +161,8 @@ Verdict check_group(const GroupState& group) noexcept {
 }
 
 Verdict check(const Call& body, Tail&) noexcept {
-  if (!is_possible(body.what) || body.request > CallRequest::kCancel || body.reserved != 0)
+  if (!is_possible(body.what) || body.request > CallRequest::kCancel ||
+      body.heard > OutcomeCode::kNoMemory)
     return Verdict::kBadField;
   return check_group(body.group);
 }
@@ -174,7 +175,7 @@ Verdict check_data(Dtype wire, std::uint16_t payload_bytes, Tail& tail) noexcept
 }
 
 Verdict check(const Part& body, Tail& tail) noexcept {
-  if (body.kind > OperationKind::kBarrier || body.wire > Dtype::kBytes || body.reserved != 0 ||
+  if (body.kind > OperationKind::kBarrier || body.wire > Dtype::kBytes || body.given > 1 ||
       body.reduction > Reduction::kMean || has_owner(body.kind) != (body.owner < kMaxWorkers) ||
       is_reduction(body.kind) == (body.wire == Dtype::kBytes))
     return Verdict::kBadField;
@@ -206,6 +207,20 @@ Verdict check(const Outcome& body, Tail& tail) noexcept {
   if (body.behind_count > kMaxBehind) return Verdict::kBadLength;
   tail.payload_bytes = body.behind_count * sizeof(Behind);
   return check_group(body.group);
+}
+
+bool valid_position(const GroupPosition& position) noexcept {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;  // far from where numbers wrap
+  for (std::size_t i = 0; i < kSequenceCount; ++i)
+    if (position.floors[i] > kMost || position.group_floors[i] > position.floors[i]) return false;
+  if (position.over_number > kMost || position.first_number > position.over_number) return false;
+  switch (position.broken) {
+    case OutcomeCode::kOpen: return true;
+    case OutcomeCode::kLost: return position.rank < kMaxWorkers;
+    case OutcomeCode::kDiffers:
+      return is_possible(position.expected) && is_possible(position.actual);
+    default: return false;
+  }
 }
 
 Verdict check(const Join& body, Tail& tail) noexcept {
@@ -242,7 +257,9 @@ Verdict check(const Resync& body, Tail&) noexcept {
   return field_if(body.done <= 1 && body.number != 0);
 }
 Verdict check(const MakeGroup& body, Tail& tail) noexcept {
-  if (body.request > GroupRequest::kAbort || body.mask_words == 0) return Verdict::kBadField;
+  if (body.request > GroupRequest::kAbort || body.mask_words == 0 || body.resumes > 1 ||
+      (body.resumes == 1 && !valid_position(body.position)))
+    return Verdict::kBadField;
   if (body.name_bytes == 0 || body.name_bytes > kMaxGroupNameBytes) return Verdict::kBadLength;
   return check_mask(body.mask_words, tail);
 }

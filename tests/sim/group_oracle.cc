@@ -98,12 +98,15 @@ void GroupWorld::check_agreement() {
   for (std::size_t group = 0; group < options_.groups.size(); ++group) {
     const auto& plan = options_.groups[group];
     for (std::uint64_t number = 0; number < plan.operations.size(); ++number) {
+      // A member that has left its group has nothing to give to an appliance that has restarted.
+      const bool forgets = group == 0 && options_.leave && !options_.restarts.empty();
       std::set<StatusCode> codes;
       std::string text;
       for (const Rank rank : plan.ranks) {
         const Told* const one = told(rank, group, number);
         if (one == nullptr || !members_[rank.value]->alive) continue;
         if (group == 0 && options_.abort && options_.abort->rank == rank) continue;
+        if (forgets && options_.leave->rank == rank) continue;
         codes.insert(one->code);
         text += " rank " + std::to_string(rank.value) + ": " +
                 (one->text.empty() ? "ok" : one->text) + ";";
@@ -118,7 +121,7 @@ void GroupWorld::check_agreement() {
       const bool disturbed = options_.death || options_.disagreement || options_.abort;
       const bool patient = std::ranges::all_of(
           options_.paces, [](const Pace& pace) { return pace.patience_ns == kNever; });
-      if (disturbed || !patient || codes.empty()) continue;
+      if (disturbed || forgets || !patient || codes.empty()) continue;
       const auto kind = plan.operations[number].kind;
       const bool lacks = group == 0 && options_.leave && options_.leave->after <= number;
       // A broadcast may be complete all the same, and a member's part of a reduction over.
@@ -130,6 +133,48 @@ void GroupWorld::check_agreement() {
         violated("operation " + std::to_string(number) + " fails for nothing:" + text);
     }
   }
+}
+
+// ---- what members were told, and wait for ----
+
+bool GroupWorld::finished() const {
+  for (std::size_t group = 0; group < options_.groups.size(); ++group)
+    for (const Rank rank : options_.groups[group].ranks) {
+      const Member& member = *members_[rank.value];
+      if (member.alive && (member.called[group] < options_.groups[group].operations.size() ||
+                           !member.open[group].empty()))
+        return false;
+    }
+  return true;
+}
+
+const GroupWorld::Told* GroupWorld::told(Rank rank, std::size_t group, std::uint64_t number) const {
+  const auto found = told_.find({rank.value, group, number});
+  return found == told_.end() ? nullptr : &found->second;
+}
+
+std::string GroupWorld::unfinished() const {
+  std::string text;
+  for (std::size_t group = 0; group < options_.groups.size(); ++group)
+    for (const Rank rank : options_.groups[group].ranks) {
+      const Member& member = *members_[rank.value];
+      if (!member.alive) continue;
+      if (member.called[group] < options_.groups[group].operations.size())
+        text += "rank " + std::to_string(rank.value) + " has called " +
+                std::to_string(member.called[group]) + " operations of group " +
+                std::to_string(group) + "\n";
+      for (const auto& [number, buffers] : member.open[group])
+        text += "rank " + std::to_string(rank.value) + " waits for operation " +
+                std::to_string(number) + " of group " + std::to_string(group) + "\n";
+      text += describe_stall(rank, group, kSecond) + "\n";
+    }
+  return text;
+}
+
+std::string GroupWorld::describe_stall(Rank rank, std::size_t group, DurationNs patience_ns) const {
+  const client::Group* const one =
+      members_[rank.value]->operations->find(static_cast<std::uint16_t>(group));
+  return one == nullptr ? "" : one->describe_stall(patience_ns, now_);
 }
 
 }  // namespace sluice::sim

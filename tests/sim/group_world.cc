@@ -3,11 +3,14 @@
 #include <algorithm>
 
 #include "aggregator/base/check.h"
+#include "tests/sim/group_faults.h"
 
 namespace sluice::sim {
 namespace {
 
-Cookie cookie_of(std::uint16_t rank) noexcept { return 0xC0FFEE00u + rank; }
+Cookie cookie_of(std::uint16_t rank, std::uint64_t boot) noexcept {
+  return 0xC0FFEE00u + (boot << 32) + rank;
+}
 
 agg::OperationsSpec spec_of(const GroupWorldOptions& options) {
   return {.world_size = options.world_size,
@@ -22,9 +25,23 @@ GroupWorld::GroupWorld(GroupWorldOptions options)
     : options_(std::move(options)),
       random_(options_.seed),
       events_arrive_ns_(options_.shard_count),
-      commands_arrive_ns_(options_.shard_count),
-      shards_(options_.shard_count),
-      reservations_(spec_of(options_)) {
+      commands_arrive_ns_(options_.shard_count) {
+  faults_ = std::make_unique<GroupFaults>(*this);
+  make_job();
+  make_members();
+  make_groups();
+  if (options_.death) at(options_.death->at_ns, [this] { faults_->kill(options_.death->rank); });
+  if (options_.abort) at(options_.abort->at_ns, [this] { faults_->abort(options_.abort->rank); });
+}
+
+GroupWorld::~GroupWorld() = default;
+
+std::size_t GroupWorld::restarts() const noexcept { return faults_->restarts(); }
+
+// At the appliance that is up.
+void GroupWorld::make_job() {
+  shards_ = std::make_unique<agg::Shards>(options_.shard_count);
+  reservations_.emplace(spec_of(options_));
   agg::JobSpec spec{.id = JobId{5},
                     .name = "operations",
                     .world_size = options_.world_size,
@@ -34,53 +51,65 @@ GroupWorld::GroupWorld(GroupWorldOptions options)
   spec.chunk_counts = {0, kCollectiveChunks, 0};
   spec.windows = {0, kMaxWindow, 0};
   job_ = std::make_unique<agg::Job>(spec);
-  make_members();
-  make_groups();
-  if (options_.death) at(options_.death->at_ns, [this] { kill(options_.death->rank); });
-  if (options_.abort) at(options_.abort->at_ns, [this] { abort(options_.abort->rank); });
-}
-
-GroupWorld::~GroupWorld() = default;
-
-void GroupWorld::make_members() {
   for (std::uint16_t rank = 0; rank < options_.world_size; ++rank) {
-    job_->members[rank].cookie = cookie_of(rank);
-    job_->members[rank].reachable = true;
-    members_.push_back(std::make_unique<Member>(4));
-    Member& member = *members_.back();
-    member.random = Random(mix(options_.seed, rank));
-    member.link.identity = {.job = 5, .rank = rank, .cookie = cookie_of(rank)};
-    for (std::uint16_t shard = 0; shard < options_.shard_count; ++shard)
-      member.link.flows.emplace_back(options_.credit_packets);
-    member.operations = std::make_unique<client::Operations>(member.link, options_.chunk_bytes);
-    member.called.resize(options_.groups.size());
-    member.open.resize(options_.groups.size());
-    member.may_call_ns = kSecond + options_.paces.at(rank).start_ns;
-    wake_at(rank, member.may_call_ns);
+    job_->members[rank].cookie = cookie_of(rank, boot_);
+    job_->members[rank].reachable = !buried_.contains(rank);
   }
   for (std::uint16_t shard = 0; shard < options_.shard_count; ++shard)
-    shards_.shard(shard).handle_command(
+    shards_->shard(shard).handle_command(
         {.kind = agg::ShardCommand::Kind::kAddJob, .job = job_.get()}, now_);
   job_->start(now_);
 }
 
-void GroupWorld::make_groups() {
-  for (const PlannedGroup& plan : options_.groups) {
-    const auto id = static_cast<std::uint16_t>(groups_.size());
-    groups_.push_back(std::make_unique<agg::Group>(id, 1, plan.ranks, options_.world_size,
-                                                   options_.shard_count, plan.first_chunk));
-    for (std::uint16_t shard = 0; shard < options_.shard_count; ++shard)
-      shards_.shard(shard).handle_command({.kind = agg::ShardCommand::Kind::kAddGroup,
-                                           .job = job_.get(),
-                                           .groups = {.group = groups_.back().get()}},
-                                          now_);
-    for (const Rank rank : plan.ranks)
-      members_[rank.value]
-          ->operations
-          ->make("group" + std::to_string(id), plan.ranks,
-                 "rank " + std::to_string(rank.value) + ": ", plan.first_chunk)
-          .made(id, 1, now_);
+void GroupWorld::make_members() {
+  for (std::uint16_t rank = 0; rank < options_.world_size; ++rank) {
+    members_.push_back(std::make_unique<Member>(4));
+    Member& member = *members_.back();
+    member.random = Random(mix(options_.seed, rank));
+    member.join(boot_, rank, options_);
+    member.operations = std::make_unique<client::Operations>(member.link, options_.chunk_bytes,
+                                                             !options_.restarts.empty());
+    member.called.resize(options_.groups.size());
+    member.open.resize(options_.groups.size());
+    member.groups.resize(options_.groups.size());
+    member.may_call_ns = kSecond + options_.paces.at(rank).start_ns;
+    wake_at(rank, member.may_call_ns);
   }
+}
+
+void GroupWorld::Member::join(std::uint64_t appliance, std::uint16_t rank,
+                              const GroupWorldOptions& options) {
+  boot = appliance;
+  link.identity = {.job = 5, .rank = rank, .cookie = cookie_of(rank, appliance)};
+  link.flows.assign(options.shard_count, client::Flow(options.credit_packets));
+}
+
+void GroupWorld::make_groups() {
+  for (std::uint16_t id = 0; id < options_.groups.size(); ++id) {
+    const PlannedGroup& plan = options_.groups[id];
+    add_group(id);
+    for (const Rank rank : plan.ranks) {
+      Member& member = *members_[rank.value];
+      member.groups[id] =
+          &member.operations->make("group" + std::to_string(id), plan.ranks,
+                                   "rank " + std::to_string(rank.value) + ": ", plan.first_chunk);
+      member.groups[id]->made(id, 1, now_);
+    }
+  }
+}
+
+void GroupWorld::add_group(std::uint16_t id, const Positions* positions) {
+  const PlannedGroup& plan = options_.groups[id];
+  groups_.resize(options_.groups.size());
+  groups_[id] =
+      std::make_unique<agg::Group>(id, static_cast<std::uint32_t>(boot_), plan.ranks,
+                                   options_.world_size, options_.shard_count, plan.first_chunk);
+  if (positions != nullptr) groups_[id]->resume(*positions);
+  for (std::uint16_t shard = 0; shard < options_.shard_count; ++shard)
+    shards_->shard(shard).handle_command({.kind = agg::ShardCommand::Kind::kAddGroup,
+                                          .job = job_.get(),
+                                          .groups = {.group = groups_[id].get()}},
+                                         now_);
 }
 
 void GroupWorld::at(TimeNs at_ns, std::function<void()> happens) {
@@ -112,6 +141,7 @@ void GroupWorld::carry(Member& member, std::uint16_t rank, bool up, std::uint16_
   trace_ = mix(trace_, static_cast<std::uint64_t>(now_));
   wire::Packet packet;
   CHECK(ok(wire::parse(bytes, packet)));
+  faults_->count_packet();
   if (drop && drop(packet, up)) return;
   const bool faulty = now_ < options_.faults_stop_ns;
   if (faulty && random_.chance_ppm(options_.loss_ppm)) return;
@@ -124,9 +154,9 @@ void GroupWorld::carry(Member& member, std::uint16_t rank, bool up, std::uint16_
     const auto jitter_ns =
         static_cast<DurationNs>(random_.below(static_cast<std::uint64_t>(options_.jitter_ns) + 1));
     at(std::max(free_ns, now_) + options_.delay_ns + jitter_ns, [this, rank, up, shard, bytes] {
-      if (up)
+      if (up && up_)
         arrive_up(shard, bytes);
-      else
+      else if (!up)
         arrive_down(rank, bytes);
     });
   }
@@ -135,7 +165,7 @@ void GroupWorld::carry(Member& member, std::uint16_t rank, bool up, std::uint16_
 void GroupWorld::arrive_up(std::uint16_t shard, const std::vector<std::uint8_t>& bytes) {
   wire::Packet packet;
   CHECK(ok(wire::parse(bytes, packet)));
-  const Verdict verdict = shards_.shard(shard).handle(packet, false, now_);
+  const Verdict verdict = shards_->shard(shard).handle(packet, false, now_);
   const bool disturbed = options_.death || options_.disagreement;
   const bool part = packet.type() == wire::PacketType::kPart;
   // An honest member sends no part that the rules forbid.
@@ -153,6 +183,7 @@ void GroupWorld::arrive_down(std::uint16_t rank, const std::vector<std::uint8_t>
   if (!member.alive) return;
   wire::Packet packet;
   CHECK(ok(wire::parse(bytes, packet)));
+  if (packet.common().cookie != member.link.identity.cookie) return;  // of one that is lost
   std::optional<std::uint16_t> shard;
   if (packet.type() == wire::PacketType::kFeedback)
     shard = packet.body<wire::Feedback>().shard;
@@ -161,6 +192,7 @@ void GroupWorld::arrive_down(std::uint16_t rank, const std::vector<std::uint8_t>
   const bool aborts = options_.abort && options_.abort->rank.value == rank;
   const bool leaves = options_.leave && options_.leave->rank.value == rank;
   if (!shard && (aborts || leaves)) return;  // of what it left
+  if (!shard && member.boot > 1) return;     // it does not know yet that the group is made again
   CHECK(shard && *shard < options_.shard_count);
   const client::Flow::LossSignals signals =
       member.link.flows[*shard].on_feedback(packet.feedback(), now_);
@@ -174,7 +206,7 @@ void GroupWorld::arrive_down(std::uint16_t rank, const std::vector<std::uint8_t>
 
 // Commands reach each shard after a time of its own, in their order.
 void GroupWorld::serve(std::uint16_t index) {
-  agg::Shard& shard = shards_.shard(index);
+  agg::Shard& shard = shards_->shard(index);
   agg::TxBuffers memory;
   while (shard.poll_work(now_)) continue;
   for (std::size_t count; (count = shard.poll_transmit(memory.all(), now_)) != 0;)
@@ -188,10 +220,11 @@ void GroupWorld::serve(std::uint16_t index) {
     }
   for (agg::ShardEvent event; shard.poll_event(event);) {
     if (event.kind != agg::ShardEvent::Kind::kGroupsRequest) continue;
-    at(mail_time(events_arrive_ns_[index]), [this, event] {
+    at(mail_time(events_arrive_ns_[index]), [this, event, boot = boot_] {
+      if (boot != boot_) return;
       agg::OperationsRequest request = event.groups;
       if (request.kind == agg::OperationsRequest::Kind::kReserve)
-        request.slots = reservations_.grant(*request.group, request.sequence, request.slots);
+        request.slots = reservations_->grant(*request.group, request.sequence, request.slots);
       command({.kind = agg::ShardCommand::Kind::kGroups, .job = job_.get(), .groups = request});
     });
   }
@@ -206,8 +239,9 @@ TimeNs GroupWorld::mail_time(TimeNs& last_ns) {
 
 void GroupWorld::command(const agg::ShardCommand& command) {
   for (std::uint16_t shard = 0; shard < options_.shard_count; ++shard)
-    at(mail_time(commands_arrive_ns_[shard]), [this, shard, command] {
-      shards_.shard(shard).handle_command(command, now_);
+    at(mail_time(commands_arrive_ns_[shard]), [this, shard, command, boot = boot_] {
+      if (boot != boot_) return;
+      shards_->shard(shard).handle_command(command, now_);
       serve(shard);
     });
 }
@@ -239,7 +273,7 @@ void GroupWorld::wake(std::uint16_t rank) {
   call_some(rank);
   transmit_all(rank);
   take_events(rank);
-  leave_if_done(Rank{rank});
+  faults_->leave_if_done(Rank{rank});
   TimeNs next_ns = member.operations->next_timeout();
   for (const client::Flow& flow : member.link.flows)
     next_ns = std::min(next_ns, flow.next_timeout());
@@ -252,8 +286,8 @@ void GroupWorld::call_some(std::uint16_t rank) {
   while (now_ >= member.may_call_ns) {
     std::vector<std::size_t> ready;
     for (std::size_t group = 0; group < options_.groups.size(); ++group)
-      if (member.operations->find(static_cast<std::uint16_t>(group)) != nullptr &&
-          member.called[group] < calls_of(rank, group) && member.open[group].size() < pace.depth)
+      if (member.groups[group] != nullptr && member.called[group] < calls_of(rank, group) &&
+          member.open[group].size() < pace.depth)
         ready.push_back(group);
     if (ready.empty()) break;
     member.may_call_ns =
@@ -266,7 +300,7 @@ void GroupWorld::call_some(std::uint16_t rank) {
   for (std::size_t group = 0; group < member.open.size(); ++group)
     for (const auto& [number, buffers] : member.open[group]) {
       if (now_ >= buffers.begun_ns + pace.patience_ns)
-        member.operations->find(static_cast<std::uint16_t>(group))->cancel(number, now_);
+        member.groups[group]->cancel(number, now_);
       else
         wake_at(rank, buffers.begun_ns + pace.patience_ns);
     }
@@ -280,17 +314,21 @@ void GroupWorld::call(std::uint16_t rank, std::size_t group) {
   buffers.begun_ns = now_;
   fill_input(rank, group, number, buffers);
   std::uint64_t given = 0;
-  const Status status = member.operations->find(static_cast<std::uint16_t>(group))
-                            ->call({.kind = plan.kind,
-                                    .dtype = plan.dtype,
-                                    .wire = plan.wire,
-                                    .reduction = plan.reduction,
-                                    .root = plan.root,
-                                    .bytes = plan.bytes,
-                                    .input = buffers.input.data(),
-                                    .output = buffers.output.data(),
-                                    .priority = plan.priority},
-                                   now_, given);
+  // In place, whoever has a result has lost its contribution.
+  const bool in_place = number % 2 == 1 && (plan.kind == wire::OperationKind::kAllReduce ||
+                                            plan.kind == wire::OperationKind::kReduce);
+  if (in_place) buffers.output = buffers.input;
+  const Status status =
+      member.groups[group]->call({.kind = plan.kind,
+                                  .dtype = plan.dtype,
+                                  .wire = plan.wire,
+                                  .reduction = plan.reduction,
+                                  .root = plan.root,
+                                  .bytes = plan.bytes,
+                                  .input = (in_place ? buffers.output : buffers.input).data(),
+                                  .output = buffers.output.data(),
+                                  .priority = plan.priority},
+                                 now_, given);
   if (status.code() == StatusCode::kBusy) {
     member.open[group].erase(number);
     member.may_call_ns = now_ + kMillisecond;
@@ -310,6 +348,8 @@ void GroupWorld::take_events(std::uint16_t rank) {
       continue;
     }
     if (event.status.ok()) check_output(rank, group, event.number, open->second);
+    std::ranges::fill(open->second.input, std::uint8_t{0xDD});  // it is the caller's again
+    std::ranges::fill(open->second.output, std::uint8_t{0xDD});
     member.open[group].erase(open);
     told_[{rank, group, event.number}] = {event.status.code(), event.status.message(), now_};
   }
@@ -346,46 +386,6 @@ void GroupWorld::transmit_all(std::uint16_t rank) {
     carry(member, rank, true, static_cast<std::uint16_t>(transmit.port_offset - 1),
           {bytes.begin(), bytes.end()});
   }
-}
-
-bool GroupWorld::finished() const {
-  for (std::size_t group = 0; group < options_.groups.size(); ++group)
-    for (const Rank rank : options_.groups[group].ranks) {
-      const Member& member = *members_[rank.value];
-      if (member.alive && (member.called[group] < options_.groups[group].operations.size() ||
-                           !member.open[group].empty()))
-        return false;
-    }
-  return true;
-}
-
-const GroupWorld::Told* GroupWorld::told(Rank rank, std::size_t group, std::uint64_t number) const {
-  const auto found = told_.find({rank.value, group, number});
-  return found == told_.end() ? nullptr : &found->second;
-}
-
-std::string GroupWorld::unfinished() const {
-  std::string text;
-  for (std::size_t group = 0; group < options_.groups.size(); ++group)
-    for (const Rank rank : options_.groups[group].ranks) {
-      const Member& member = *members_[rank.value];
-      if (!member.alive) continue;
-      if (member.called[group] < options_.groups[group].operations.size())
-        text += "rank " + std::to_string(rank.value) + " has called " +
-                std::to_string(member.called[group]) + " operations of group " +
-                std::to_string(group) + "\n";
-      for (const auto& [number, buffers] : member.open[group])
-        text += "rank " + std::to_string(rank.value) + " waits for operation " +
-                std::to_string(number) + " of group " + std::to_string(group) + "\n";
-      text += describe_stall(rank, group, kSecond) + "\n";
-    }
-  return text;
-}
-
-std::string GroupWorld::describe_stall(Rank rank, std::size_t group, DurationNs patience_ns) const {
-  const client::Group* const one =
-      members_[rank.value]->operations->find(static_cast<std::uint16_t>(group));
-  return one == nullptr ? "" : one->describe_stall(patience_ns, now_);
 }
 
 }  // namespace sluice::sim

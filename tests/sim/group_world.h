@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <queue>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -83,7 +84,15 @@ struct GroupWorldOptions {
     std::uint64_t number = 0;
   };
   std::optional<Disagreement> disagreement;
+  // The appliance is killed, and comes back later without its memory. Only then members survive it.
+  struct Restart {
+    std::uint64_t after_packets = 0;  // since the start, or since it was back
+    DurationNs down_ns = 0;
+  };
+  std::vector<Restart> restarts;
 };
+
+class GroupFaults;  // group_faults.h
 
 class GroupWorld {
  public:
@@ -103,11 +112,12 @@ class GroupWorld {
     TimeNs at_ns = 0;
   };
   const Told* told(Rank rank, std::size_t group, std::uint64_t number) const;
-  std::uint64_t count(Verdict verdict) const { return shards_.verdicts(verdict); }
+  std::uint64_t count(Verdict verdict) const { return shards_->verdicts(verdict); }
   std::uint64_t packets() const noexcept { return packets_; }
   std::uint64_t trace() const noexcept { return trace_; }
   std::uint64_t checked() const noexcept { return checked_; }
   const agg::Group& group(std::size_t index) const { return *groups_[index]; }
+  std::size_t restarts() const noexcept;
   // What live members still wait for, one a line.
   std::string unfinished() const;
   std::string describe_stall(Rank rank, std::size_t group, DurationNs patience_ns) const;
@@ -115,6 +125,7 @@ class GroupWorld {
   std::function<bool(const wire::Packet&, bool up)> drop;
 
  private:
+  friend class GroupFaults;
   struct Buffers {
     std::vector<std::uint8_t> input;
     std::vector<std::uint8_t> output;
@@ -126,6 +137,10 @@ class GroupWorld {
     std::unique_ptr<client::Operations> operations;
     Random random{0};
     bool alive = true;
+    std::uint64_t boot = 0;              // of the appliance that it knows
+    std::vector<client::Group*> groups;  // null: it is no member, or has left
+
+    void join(std::uint64_t appliance, std::uint16_t rank, const GroupWorldOptions& options);
     TimeNs wakes_at_ns = kNever;
     TimeNs up_free_ns = 0;
     TimeNs down_free_ns = 0;
@@ -144,8 +159,12 @@ class GroupWorld {
 
   void at(TimeNs at_ns, std::function<void()> happens);
   void violated(const std::string& what);
+  void make_job();
   void make_members();
   void make_groups();
+  // At the appliance; `positions`: of members that were in it at one that is lost.
+  using Positions = std::vector<std::optional<wire::GroupPosition>>;
+  void add_group(std::uint16_t id, const Positions* positions = nullptr);
 
   // ---- the network ----
   void carry(Member& member, std::uint16_t rank, bool up, std::uint16_t shard,
@@ -157,10 +176,6 @@ class GroupWorld {
   void serve(std::uint16_t shard);
   void command(const agg::ShardCommand& command);
   TimeNs mail_time(TimeNs& last_ns);
-  void kill(Rank rank);   // group_faults.cc
-  void abort(Rank rank);  // of group 0
-  void leave_if_done(Rank rank);
-  void depart(Rank rank, agg::OperationsRequest request);
   // How many operations the rank calls in the group.
   std::uint64_t calls_of(std::uint16_t rank, std::size_t group) const noexcept {
     const std::uint64_t all = options_.groups[group].operations.size();
@@ -192,10 +207,15 @@ class GroupWorld {
   std::priority_queue<Event> events_;
   std::vector<TimeNs> events_arrive_ns_;  // of each shard, the last one that left
   std::vector<TimeNs> commands_arrive_ns_;
-  agg::Shards shards_;
-  agg::Reservations reservations_;
+  // Of the appliance; what is on its way to one that is lost, or from it, has another boot.
+  std::unique_ptr<agg::Shards> shards_;
+  std::optional<agg::Reservations> reservations_;
   std::unique_ptr<agg::Job> job_;
   std::vector<std::unique_ptr<agg::Group>> groups_;
+  std::uint64_t boot_ = 1;
+  bool up_ = true;
+  std::set<std::uint16_t> buried_;  // ranks that the appliance knows to be dead
+  std::unique_ptr<GroupFaults> faults_;
   std::vector<std::unique_ptr<Member>> members_;
   std::map<std::tuple<std::uint16_t, std::size_t, std::uint64_t>, Told> told_;
   std::string violations_;

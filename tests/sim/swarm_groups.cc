@@ -104,6 +104,10 @@ GroupWorldOptions draw_groups(std::uint64_t seed) {
     options.leave = GroupWorldOptions::Leave{
         .rank = Rank{static_cast<std::uint16_t>(random.below(options.world_size))},
         .after = random.below(options.groups[0].operations.size() + 1)};
+  if (random.one_in(3))
+    for (std::uint64_t i = 1 + random.below(2); i > 0; --i)
+      options.restarts.push_back({.after_packets = random.below(random.one_in(2) ? 100 : 3'000),
+                                  .down_ns = random.between(0, 500 * kMillisecond)});
   return options;
 }
 
@@ -122,6 +126,9 @@ std::string describe(const GroupWorldOptions& options) {
   if (options.death)
     text << " death(rank=" << options.death->rank.value
          << " ms=" << options.death->at_ns / kMillisecond << ")";
+  for (const auto& restart : options.restarts)
+    text << " restart(packets=" << restart.after_packets
+         << " down_ms=" << restart.down_ns / kMillisecond << ")";
   if (options.abort)
     text << " abort(rank=" << options.abort->rank.value
          << " ms=" << options.abort->at_ns / kMillisecond << ")";

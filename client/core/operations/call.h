@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "aggregator/base/limits.h"
@@ -33,6 +35,16 @@ struct OperationCall {
   OperationDone done = {};
 };
 
+// A group's facts, which its sequences share.
+struct GroupFacts {
+  std::uint16_t id = 0;
+  std::uint32_t generation = 0;
+  std::vector<Rank> members;  // in ascending order
+  std::uint16_t place = 0;    // this member's
+  std::uint16_t chunk_bytes = 0;
+  bool survives = false;  // the loss of its appliance
+};
+
 // One that is under way in its sequence.
 struct OpenCall {
   wire::Description what;
@@ -50,11 +62,71 @@ struct OpenCall {
   // 0 has judged, or the chunk would count as had.
   std::uint64_t differs_from = UINT64_MAX;
   bool non_finite = false;
+  bool ended = false;  // completed for its caller: what others may still lack is in `kept`
+  std::vector<std::uint8_t> kept;  // as it travels, chunk_bytes apart, from chunk kept_from on
+  std::uint64_t kept_from = 0;
   bool unsure = false;  // of some chunk only the floor says that it is over: it may be void
   // Of each shard the first of its chunks that has not been sent for the first time.
   std::array<std::uint64_t, kMaxShards> next_send{};
 
   bool contains(std::uint64_t chunk) const noexcept { return first <= chunk && chunk < end; }
+  std::uint16_t owner_of(const GroupFacts& group, std::uint64_t chunk) const noexcept;
+  bool is_owner(const GroupFacts& group, std::uint64_t chunk) const noexcept {
+    return owner_of(group, chunk) == group.members[group.place].value;
+  }
+  bool wants(const GroupFacts& group, std::uint64_t chunk) const noexcept {
+    return wire::wants_result(what.kind, is_owner(group, chunk));
+  }
+  bool contributes(const GroupFacts& group, std::uint64_t chunk) const noexcept {
+    return wire::needs_all(what.kind) || is_owner(group, chunk);
+  }
+  void begin_sending(std::uint16_t shard_count) noexcept;
+
+  // ---- data; cold calls copy, hot ones do not ----
+  // What the member contributes of a chunk, or its result. Either `payload` is that, or it is
+  // written to `out`. Returns the bytes that are written.
+  std::size_t part_of(const GroupFacts& group, std::uint64_t chunk, bool result,
+                      std::span<std::uint8_t> out,
+                      std::span<const std::uint8_t>& payload) const noexcept;
+  // `divided`: a mean is one already.
+  void read_result(const GroupFacts& group, std::uint64_t chunk,
+                   std::span<const std::uint8_t> payload, bool divided) noexcept;
+  // It has ended completed: copies what is from that chunk on, in wire format, so that a mean or a
+  // rounded sum is given bit for bit.
+  void keep(const GroupFacts& group, std::uint64_t from);
+};
+
+// Completed calls with their copies, in order, for an appliance that knows nothing.
+class KeptCalls {
+ public:
+  void add(OpenCall call);
+  // The group's floor has passed what is below, of these and of those that are told again.
+  void forget(std::uint64_t floor, std::deque<OpenCall>& calls) noexcept {
+    while (!calls_.empty() && calls_.front().end <= floor) calls_.pop_front();
+    while (!calls.empty() && calls.front().ended && calls.front().end <= floor) calls.pop_front();
+  }
+  // They are to be told again, with the open ones.
+  void move_to(std::deque<OpenCall>& calls);
+
+ private:
+  std::deque<OpenCall> calls_;
+};
+
+// Which chunks were over for a member when its appliance was lost.
+class OverChunks {
+ public:
+  bool has(std::uint64_t chunk) const noexcept {
+    return chunk - first_ < over_.size() && over_[chunk - first_] != 0;
+  }
+  std::uint64_t end() const noexcept { return first_ + over_.size(); }
+  void assign(std::uint64_t first, std::vector<std::uint8_t> over) noexcept {
+    first_ = first;
+    over_ = std::move(over);
+  }
+
+ private:
+  std::uint64_t first_ = 0;
+  std::vector<std::uint8_t> over_;
 };
 
 }  // namespace sluice::client

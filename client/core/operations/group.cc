@@ -34,13 +34,17 @@ Group::Group(GroupFacts facts, std::string name, std::string error_prefix, Link&
                  Sequence{facts_, wire::Sequence::kBoth, link, first_chunk},
                  Sequence{facts_, wire::Sequence::kSmall, link, first_chunk}} {}
 
-// ---- calls ----
+// ---- its making ----
 
 void Group::made(std::uint16_t id, std::uint32_t generation, TimeNs now) {
   CHECK(!made_);
   made_ = true;
   facts_.id = id;
   facts_.generation = generation;
+  begin_waiting(now);
+}
+
+void Group::begin_waiting(TimeNs now) {
   for (Waiting& waiting : waiting_) {
     begin(waiting.call, waiting.number, waiting.called_ns, now);
     if (waiting.cancelled) cancel(waiting.number, now);
@@ -50,7 +54,7 @@ void Group::made(std::uint16_t id, std::uint32_t generation, TimeNs now) {
 
 void Group::give_up(const Status& why) {
   for (Called& called : called_)
-    if (!called.done) finish(called, why);
+    if (!called.done) finish(called, why, wire::OutcomeCode::kCancelled);
   for (const Waiting& waiting : waiting_) {
     --open_count_;
     events_.push_back({.group = this, .number = waiting.number, .status = why});
@@ -58,10 +62,13 @@ void Group::give_up(const Status& why) {
   waiting_.clear();
 }
 
+// ---- calls ----
+
 Status Group::check(const OperationCall& call) const {
   const std::string place = error_prefix_ + "group '" + name_ + "': ";
-  if (called_.size() + waiting_.size() >= kKeptCalls)
-    return {StatusCode::kBusy, place + std::to_string(called_.size() + waiting_.size()) +
+  const std::size_t under_way = called_.size() - told_count_ + waiting_.size();
+  if (under_way >= kKeptCalls)
+    return {StatusCode::kBusy, place + std::to_string(under_way) +
                                    " operations are under way, and more cannot be: wait for one"};
   const wire::Description what = what_of(call);
   const bool rooted = call.root != wire::kNoRank;
@@ -102,7 +109,7 @@ void Group::begin(const OperationCall& call, std::uint64_t number, TimeNs called
        .next_ns = now,
        .deadline_ns = call.patience_ns == kNever ? kNever : called_ns + call.patience_ns});
   quiet_until_ns_ = 0;
-  sequence.begin(call, what, number, now);
+  called_.back().end = sequence.begin(call, what, number, now);
 }
 
 Group::Called* Group::find(std::uint64_t number) noexcept {
@@ -151,26 +158,47 @@ void Group::collect_done() {
       if (done.unsure)
         ask_about(*called, 0);
       else
-        finish(*called, {});
+        finish(*called, {}, completed_code(*called));
     }
   forget_done();
 }
 
-void Group::finish(Called& called, Status status) {
+void Group::finish(Called& called, Status status, wire::OutcomeCode heard,
+                   std::uint16_t heard_rank) {
   CHECK(!called.done && open_count_ != 0);
   called.done = true;
+  called.heard = heard;
+  called.heard_rank = heard_rank;
   --open_count_;
-  of(called.sequence).end(called.number);
+  of(called.sequence).end(called.number, status.ok());
   events_.push_back({.group = this,
                      .number = called.number,
                      .non_finite = called.non_finite,
                      .status = std::move(status)});
 }
 
-// What is done and noted is nobody's question any more.
+bool Group::is_told(const Called& called) const noexcept {
+  return called.done && (called.number < noted_ || (broken_ && called.number >= retold_to_));
+}
+
+// Every member has its results, or has called so much since that it has heard how it ended.
+bool Group::is_nobodys(const Called& called) const noexcept {
+  if (!facts_.survives) return true;
+  const auto& sequence = sequences_[static_cast<std::size_t>(called.sequence)];
+  const bool completed =
+      called.heard == wire::OutcomeCode::kOpen || called.heard == wire::OutcomeCode::kCompleted;
+  return sequence.group_floor() >= called.end &&
+         (completed || called.number + kKeptCalls < called_by_all_);
+}
+
+// What is done and noted is nobody's question any more, unless the appliance is lost.
 void Group::forget_done() noexcept {
-  while (!called_.empty() && called_.front().done && (broken_ || called_.front().number < noted_))
+  while (told_count_ < called_.size() && is_told(called_[told_count_])) ++told_count_;
+  while (told_count_ != 0 &&
+         (is_nobodys(called_.front()) || told_count_ > std::size_t{2} * kKeptCalls)) {
     called_.pop_front();
+    --told_count_;
+  }
 }
 
 void Group::note(std::uint64_t noted) noexcept {
@@ -182,20 +210,19 @@ void Group::note(std::uint64_t noted) noexcept {
 
 // The calls in their order, then the questions that are due.
 bool Group::poll_call(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {
-  if (now < quiet_until_ns_) return false;
+  if (!made_ || now < quiet_until_ns_) return false;
   Flow& flow = link_.flows[0];
   TimeNs next_ns = kNever;
-  for (Called& called : called_) {
+  for (std::size_t i = told_count_; i < called_.size(); ++i) {
+    Called& called = called_[i];
+    if (is_told(called)) continue;
     if (now < called.next_ns) {
       next_ns = std::min(next_ns, called.next_ns);
-      if (!called.sent) break;  // those behind it wait too
+      // Those behind it wait too, but for what is told again: no question is answered before that.
+      if (!called.sent && !called.done && called.number >= retold_to_) break;
       continue;
     }
     const bool noted = called.number < noted_;
-    if (called.done && (noted || broken_)) {
-      called.next_ns = kNever;
-      continue;
-    }
     // One that is too far ahead of others' calls asks until they have called theirs.
     const bool asks = called.sent || called.number >= number_limit();
     wire::Call body{.flow = flow.next_header(now, asks ? kUsualPriority : Priority{0}),
@@ -203,7 +230,9 @@ bool Group::poll_call(Transmit& transmit, std::span<std::uint8_t> out, TimeNs no
                     .what = called.what,
                     .request = called.cancelled && !called.done ? wire::CallRequest::kCancel
                                : asks                           ? wire::CallRequest::kAsk
-                                                                : wire::CallRequest::kTell};
+                                                                : wire::CallRequest::kTell,
+                    .heard = called.heard,
+                    .heard_rank = called.heard_rank};
     if (flow.take_report_flag(asks, now)) body.flow.flags |= wire::kFlagReport;
     called.sent = called.sent || called.number < number_limit();
     const DurationNs again_ns = flow.rtt().timeout_ns() << std::min<int>(called.asked, kMaxBackoff);
@@ -249,6 +278,7 @@ TimeNs Group::waiting_since_ns() const noexcept {
 }
 
 TimeNs Group::next_timeout() const noexcept {
+  if (!made_) return deadline_ns_;
   TimeNs next_ns = std::min(quiet_until_ns_, deadline_ns_);
   for (const Sequence& sequence : sequences_) next_ns = std::min(next_ns, sequence.next_timeout());
   return next_ns;

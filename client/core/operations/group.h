@@ -39,6 +39,14 @@ class Group {
   // Calls that come before wait for it.
   bool is_made() const noexcept { return made_; }
   void made(std::uint16_t id, std::uint32_t generation, TimeNs now);
+  // Its appliance is lost. Calls wait until another one, or the same without its memory, has made
+  // the group again, with these floors. False: they can't be.
+  void lose_appliance();
+  wire::GroupPosition position() const noexcept;
+  // Other members wait for what this one is still to send again.
+  bool owes() const noexcept;
+  bool resume(std::uint16_t id, std::uint32_t generation,
+              std::span<const std::uint64_t, wire::kSequenceCount> floors, TimeNs now);
   // It will not be made, or the session is over: all that is open ends so.
   void give_up(const Status& why);
 
@@ -82,6 +90,7 @@ class Group {
 
   struct Called {
     std::uint64_t number = 0;
+    std::uint64_t end = 0;  // of its chunks
     wire::Description what;
     wire::Sequence sequence{};
     bool done = false;       // its event is out
@@ -90,6 +99,9 @@ class Group {
     bool unsure = false;  // all its chunks are over, if it has not ended otherwise
     bool sent = false;
     std::uint8_t asked = 0;  // questions in vain
+    wire::OutcomeCode heard =
+        wire::OutcomeCode::kOpen;  // once done: what another appliance is told
+    std::uint16_t heard_rank = wire::kNoRank;
     TimeNs begun_ns = 0;
     TimeNs next_ns = 0;  // when it is sent (again)
     TimeNs deadline_ns = kNever;
@@ -111,8 +123,13 @@ class Group {
   Verdict handle_outcome(const wire::Packet& packet, TimeNs now);
   void note(std::uint64_t noted) noexcept;
   void collect_done();
-  void finish(Called& called, Status status);
+  void finish(Called& called, Status status, wire::OutcomeCode heard,
+              std::uint16_t heard_rank = wire::kNoRank);
+  wire::OutcomeCode completed_code(const Called& called) const noexcept;
+  bool is_told(const Called& called) const noexcept;
+  bool is_nobodys(const Called& called) const noexcept;
   void forget_done() noexcept;
+  void begin_waiting(TimeNs now);
   Status end_of(const wire::Packet& packet, const Called& called) const;
   std::string place_of(const Called& called) const;
 
@@ -122,12 +139,15 @@ class Group {
   const std::string error_prefix_;
   Link& link_;
   std::array<Sequence, wire::kSequenceCount> sequences_;
-  std::deque<Called> called_;  // consecutive numbers; the front is not done, or not noted
-  std::uint64_t next_ = 0;     // number of the next operation
-  std::uint64_t noted_ = 0;    // shard 0 has noted all calls below it
+  std::deque<Called> called_;   // consecutive numbers, from the first that is somebody's business
+  std::size_t told_count_ = 0;  // at the front: done and noted, kept for an appliance to come
+  std::uint64_t next_ = 0;      // number of the next operation
+  std::uint64_t noted_ = 0;     // shard 0 has noted all calls below it
   std::uint64_t called_by_all_ = 0;
   std::uint8_t ended_ = 0;  // see wire::GroupState
   bool broken_ = false;     // a member is lost, or two have called different operations
+  wire::Outcome broken_by_;
+  std::uint64_t retold_to_ = 0;  // what is below is told again even if the group is broken
   std::uint64_t broken_from_ = UINT64_MAX;  // the first operation that was called after that
   std::size_t open_count_ = 0;              // operations whose event is not out
   TimeNs quiet_until_ns_ = 0;               // no call is due before

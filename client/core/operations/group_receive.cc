@@ -52,6 +52,10 @@ Verdict Group::handle_outcome(const wire::Packet& packet, TimeNs now) {
   const bool breaks =
       body.code == wire::OutcomeCode::kLost || body.code == wire::OutcomeCode::kDiffers;
   Called* const called = find(wire::unwrap(body.number, noted_));
+  if (breaks && !broken_) broken_by_ = body;
+  // Another call of its number is fixed there: what this member has called since is not noted.
+  if (body.code == wire::OutcomeCode::kDiffers && called != nullptr && called->what == body.actual)
+    retold_to_ = std::min(retold_to_, called->number);
   if (called == nullptr || called->done) {
     if (breaks) note_broken(now);
     return Verdict::kCall;
@@ -68,10 +72,10 @@ Verdict Group::handle_outcome(const wire::Packet& packet, TimeNs now) {
   }
   // Of a completed one the results are still to come.
   if (body.code == wire::OutcomeCode::kOpen || body.code == wire::OutcomeCode::kCompleted) {
-    if (called->unsure) finish(*called, {});
+    if (called->unsure) finish(*called, {}, completed_code(*called));
     return Verdict::kCall;
   }
-  finish(*called, end_of(packet, *called));
+  finish(*called, end_of(packet, *called), body.code, body.rank);
   if (breaks) note_broken(now);
   return Verdict::kCall;
 }

@@ -20,8 +20,8 @@ const wire::GroupState* state_of(const wire::Packet& packet) noexcept {
 
 }  // namespace
 
-Operations::Operations(Link& link, std::uint16_t chunk_bytes)
-    : link_(link), chunk_bytes_(chunk_bytes) {}
+Operations::Operations(Link& link, std::uint16_t chunk_bytes, bool survives)
+    : link_(link), chunk_bytes_(chunk_bytes), survives_(survives) {}
 
 Group& Operations::make(std::string name, std::vector<Rank> ranks, std::string error_prefix,
                         std::uint64_t first_chunk) {
@@ -29,9 +29,12 @@ Group& Operations::make(std::string name, std::vector<Rank> ranks, std::string e
   const auto own = std::ranges::lower_bound(ranks, Rank{link_.identity.rank});
   CHECK(own != ranks.end() && own->value == link_.identity.rank);
   const auto place = static_cast<std::uint16_t>(own - ranks.begin());
-  groups_.push_back(std::make_unique<Group>(
-      GroupFacts{.members = std::move(ranks), .place = place, .chunk_bytes = chunk_bytes_},
-      std::move(name), std::move(error_prefix), link_, first_chunk));
+  groups_.push_back(std::make_unique<Group>(GroupFacts{.members = std::move(ranks),
+                                                       .place = place,
+                                                       .chunk_bytes = chunk_bytes_,
+                                                       .survives = survives_},
+                                            std::move(name), std::move(error_prefix), link_,
+                                            first_chunk));
   return *groups_.back();
 }
 
@@ -44,6 +47,10 @@ Group* Operations::find(std::uint16_t id) noexcept {
   for (const auto& group : groups_)
     if (group->is_made() && group->facts().id == id) return group.get();
   return nullptr;
+}
+
+void Operations::lose_appliance() {
+  for (const auto& group : groups_) group->lose_appliance();
 }
 
 // ---- what arrives ----
@@ -75,11 +82,12 @@ Verdict Operations::handle(const wire::Packet& packet, std::uint16_t shard, Time
 void Operations::hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeNs now) noexcept {
   bool has_out = false;
   for (const auto& group : groups_)
-    for (const Sequence& sequence : group->sequences()) has_out |= sequence.outstanding(shard);
+    for (const Sequence& sequence : group->sequences())
+      has_out |= group->is_made() && sequence.outstanding(shard);
   bool accepts = !has_out;
   for (const auto& group : groups_)
     for (Sequence& sequence : group->sequences()) {
-      if (!sequence.in_use()) continue;
+      if (!group->is_made() || !sequence.in_use()) continue;
       Flow::LossSignals mine = signals;
       mine.gap &= sequence.outstanding(shard) || std::exchange(accepts, false);
       sequence.hint(shard, mine, now);
@@ -88,13 +96,14 @@ void Operations::hint(std::uint16_t shard, const Flow::LossSignals& signals, Tim
 
 void Operations::lose(std::uint16_t shard, std::uint32_t number) noexcept {
   for (const std::unique_ptr<Group>& group : groups_)
-    for (Sequence& sequence : group->sequences()) sequence.lose(shard, number);
+    for (Sequence& sequence : group->sequences())
+      if (group->is_made()) sequence.lose(shard, number);
 }
 
 void Operations::recover(std::uint16_t shard, TimeNs now) noexcept {
   for (const auto& group : groups_)
     for (Sequence& sequence : group->sequences()) {
-      if (!sequence.in_use()) continue;
+      if (!group->is_made() || !sequence.in_use()) continue;
       sequence.confirm_arrived(shard);
       sequence.work(shard, now);
     }
@@ -106,7 +115,7 @@ bool Operations::poll_probe(std::uint16_t shard, Transmit& transmit, std::span<s
                             TimeNs now) noexcept {
   for (const auto& group : groups_)
     for (Sequence& sequence : group->sequences())
-      if (sequence.poll_probe(shard, transmit, out, now)) return true;
+      if (group->is_made() && sequence.poll_probe(shard, transmit, out, now)) return true;
   return false;
 }
 
@@ -115,7 +124,7 @@ bool Operations::write_next(Transmit& transmit, std::span<std::uint8_t> out, Tim
     if (group->poll_call(transmit, out, now)) return true;
   for (const auto& group : groups_)
     for (Sequence& sequence : group->sequences())
-      if (sequence.poll_floor(transmit, out, now)) return true;
+      if (group->is_made() && sequence.poll_floor(transmit, out, now)) return true;
   for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard)
     if (write_part(shard, transmit, out, now)) return true;
   return false;
@@ -133,6 +142,7 @@ bool Operations::write_part(std::uint16_t shard, Transmit& transmit, std::span<s
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t at = (turn_ + i) % count;
       Group& group = *groups_[at / wire::kSequenceCount];
+      if (!group.is_made()) continue;
       Sequence& sequence = group.sequences()[at % wire::kSequenceCount];
       outstanding |= sequence.outstanding(shard);
       const int urgency = sequence.urgency(shard, group.number_limit());

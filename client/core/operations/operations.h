@@ -15,7 +15,8 @@ namespace sluice::client {
 
 class Operations {
  public:
-  Operations(Link& link, std::uint16_t chunk_bytes);
+  // `survives`: its groups keep what they need to go on when their appliance is lost.
+  Operations(Link& link, std::uint16_t chunk_bytes, bool survives = false);
 
   // A group that the appliance is still to make. `ranks` are in ascending order, and this one is
   // among them. Its texts begin with `error_prefix`. Precondition: the link is joined.
@@ -24,6 +25,8 @@ class Operations {
   // It has no open operation, and this member calls no more in it.
   void remove(const Group& group);
   Group* find(std::uint16_t id) noexcept;  // one that is made
+  // The link has new flows, to an appliance that knows no group: see Group::resume().
+  void lose_appliance();
 
   // ---- what arrives: results, answers, floors, outcomes ----
   // None: the packet is of no group, or of none that this member has.
@@ -49,6 +52,7 @@ class Operations {
 
   Link& link_;
   const std::uint16_t chunk_bytes_;
+  const bool survives_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::size_t turn_ = 0;  // of a sequence, among all
 };

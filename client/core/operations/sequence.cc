@@ -12,7 +12,13 @@ namespace {
 
 constexpr std::uint64_t kBlock = kChunksPerBlock;
 
-// Enough for what the windows of all flows let this member have on the way, twice.
+std::uint64_t next_in_shard(std::uint64_t chunk, std::uint16_t shard_count) noexcept {
+  if ((chunk + 1) % kBlock != 0) return chunk + 1;
+  return chunk + 1 + kBlock * (shard_count - 1u);
+}
+
+}  // namespace
+
 std::uint64_t capacity_for(const Link& link) noexcept {
   std::uint64_t wanted = 0;
   for (const Flow& flow : link.flows) wanted += 2 * flow.credit_packets();
@@ -21,8 +27,6 @@ std::uint64_t capacity_for(const Link& link) noexcept {
   while (capacity < wanted) capacity *= 2;
   return capacity;
 }
-
-}  // namespace
 
 Sequence::Sequence(const GroupFacts& group, wire::Sequence id, Link& link,
                    std::uint64_t first_chunk)
@@ -53,8 +57,8 @@ wire::Description Sequence::describe(const OperationCall& call,
           .reduction = call.reduction};
 }
 
-void Sequence::begin(const OperationCall& call, const wire::Description& what, std::uint64_t number,
-                     TimeNs now) {
+std::uint64_t Sequence::begin(const OperationCall& call, const wire::Description& what,
+                              std::uint64_t number, TimeNs now) {
   CHECK(wire::is_possible(what) && wire::sequence_of(what, group_.members.size()) == id_);
   if (!recovery_) {
     recovery_.emplace(static_cast<ChunkIndex>(capacity_), link_.shard_count());
@@ -74,27 +78,31 @@ void Sequence::begin(const OperationCall& call, const wire::Description& what, s
                                    .left = cut.chunk_count(),
                                    .floor = next_});
   next_ = open.end;
-  for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard) {
-    std::uint64_t& chunk = open.next_send[shard];
-    chunk = open.first;
-    while (shard_of(chunk) != shard) chunk = (chunk / kBlock + 1) * kBlock;
-  }
+  open.begin_sending(link_.shard_count());
   // This rank's part of an all-gather does not travel to it.
   if (what.kind == wire::OperationKind::kAllGather && what.bytes != 0 &&
       open.output + group_.place * what.bytes != open.input)
     std::copy_n(open.input, what.bytes, open.output + group_.place * what.bytes);
   if (calls_.size() == 1) last_progress_ns_ = now;
   admit(now);
+  return next_;
 }
 
 // What was admitted of it is nobody's business any more, and what was not never will be.
-void Sequence::end(std::uint64_t number) noexcept {
+void Sequence::end(std::uint64_t number, bool completed) noexcept {
   const auto call = std::ranges::find(calls_, number, &OpenCall::number);
   if (call == calls_.end()) return;
+  const bool stays = completed && owes(call->first, call->end);
+  if (completed && group_.survives && call->end > group_floor_)
+    call->keep(group_, std::max(call->first, group_floor_));
   for (std::uint64_t chunk = std::max(call->first, group_floor_);
        chunk < std::min(call->end, admitted_); ++chunk)
-    recovery_->result(place_of(chunk), last_progress_ns_, link_.flows[shard_of(chunk)]);
-  calls_.erase(call);
+    if (!stays || !was_over_.has(chunk))
+      recovery_->result(place_of(chunk), last_progress_ns_, link_.flows[shard_of(chunk)]);
+  if (!stays) {
+    if (call->ended) kept_.add(std::move(*call));
+    calls_.erase(call);
+  }
   admit(last_progress_ns_);
 }
 
@@ -112,12 +120,6 @@ OpenCall* Sequence::find(std::uint64_t chunk) noexcept {
   return call.contains(chunk) ? &call : nullptr;
 }
 
-std::uint16_t Sequence::owner_of(const OpenCall& call, std::uint64_t chunk) const noexcept {
-  if (wire::has_root(call.what.kind)) return call.what.root;
-  if (!wire::has_parts(call.what.kind)) return wire::kNoRank;
-  return group_.members[call.cut.part_of(chunk - call.first)].value;
-}
-
 // ---- the window ----
 
 std::uint64_t Sequence::chunk_limit() const noexcept {
@@ -132,6 +134,7 @@ void Sequence::admit(TimeNs now) noexcept {
     OpenCall* const call = find(admitted_);
     if (call == nullptr) continue;
     if (admitted_ < group_floor_) {  // void, if anything: nobody waited for this member
+      if (was_over_.has(admitted_)) continue;
       call->unsure = true;
       count_over(*call);
       continue;
@@ -142,13 +145,14 @@ void Sequence::admit(TimeNs now) noexcept {
       rounds_[block] = admitted_ / capacity_;
       recovery_->renew(block, link_.flows[shard_of(admitted_)]);
     }
-    if (!contributes(*call, admitted_)) {
+    if (!sends(*call, admitted_)) {
       // Its result may have passed already.
       recovery_->await(place, admitted_ < passed_ ? now : now + kIdleProbeInterval);
       continue;
     }
     recovery_->expect(place);
-    if (!wants(*call, admitted_)) recovery_->want_no_result(place);
+    if (!call->wants(group_, admitted_) || was_over_.has(admitted_))
+      recovery_->want_no_result(place);
   }
 }
 
@@ -156,7 +160,7 @@ void Sequence::admit(TimeNs now) noexcept {
 bool Sequence::is_stopped() const noexcept {
   if (admitted_ == next_ || slots_ == 0 || admitted_ < chunk_limit()) return false;
   OpenCall* const call = const_cast<Sequence*>(this)->find(admitted_);
-  if (call == nullptr || (wire::has_root(call->what.kind) && !contributes(*call, admitted_)))
+  if (call == nullptr || (wire::has_root(call->what.kind) && !sends(*call, admitted_)))
     return false;
   for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard) {
     skip_foreign(*call, shard);
@@ -183,11 +187,12 @@ void Sequence::raise(std::uint64_t new_floor, bool sure, TimeNs now) noexcept {
   for (std::uint64_t chunk = group_floor_; chunk < std::min(new_floor, admitted_); ++chunk) {
     if (!recovery_->lacks(place_of(chunk))) continue;
     OpenCall* const call = find(chunk);
-    CHECK(call != nullptr && !wants(*call, chunk));
+    CHECK(call != nullptr && (!call->wants(group_, chunk) || was_over_.has(chunk)));
     call->unsure |= !sure;
     over(*call, chunk, now);
   }
   group_floor_ = new_floor;
+  kept_.forget(new_floor, calls_);
   stopped_ns_ = now + link_.flows[0].rtt().smoothed_ns();
   stopped_count_ = 0;
   admit(now);
@@ -197,7 +202,7 @@ void Sequence::raise(std::uint64_t new_floor, bool sure, TimeNs now) noexcept {
 void Sequence::over(OpenCall& call, std::uint64_t chunk, TimeNs now) noexcept {
   if (!recovery_->result(place_of(chunk), now, link_.flows[shard_of(chunk)])) return;
   last_progress_ns_ = now;
-  count_over(call);
+  if (!was_over_.has(chunk)) count_over(call);
 }
 
 void Sequence::count_over(OpenCall& call) noexcept {
@@ -207,16 +212,15 @@ void Sequence::count_over(OpenCall& call) noexcept {
 }
 
 void Sequence::advance_floor(OpenCall& call) const noexcept {
-  const bool wants_none = wire::has_root(call.what.kind) && !wants(call, call.first);
+  const bool wants_none = wire::has_root(call.what.kind) && !call.wants(group_, call.first);
   if (wants_none) call.floor = call.end;
   const std::uint64_t end = std::min(call.end, call.differs_from);
-  while (call.floor < end && (!wants(call, call.floor) ||
-                              (call.floor < admitted_ && !recovery_->lacks(place_of(call.floor)))))
-    ++call.floor;
+  while (call.floor < end && (!call.wants(group_, call.floor) || is_over(call.floor))) ++call.floor;
 }
 
 std::uint64_t Sequence::floor() const noexcept {
   for (const OpenCall& call : calls_) {
+    if (call.ended) continue;
     advance_floor(const_cast<OpenCall&>(call));
     if (call.floor < call.end) return call.floor;
   }
@@ -238,16 +242,11 @@ wire::GroupHeader Sequence::header_to(std::uint16_t shard) noexcept {
 
 // ---- what leaves ----
 
-std::uint64_t Sequence::next_in_shard(std::uint64_t chunk) const noexcept {
-  if ((chunk + 1) % kBlock != 0) return chunk + 1;
-  return chunk + 1 + kBlock * (link_.shard_count() - 1u);
-}
-
 void Sequence::skip_foreign(OpenCall& call, std::uint16_t shard) const noexcept {
   std::uint64_t& chunk = call.next_send[shard];
   const std::uint64_t limit = std::min(call.end, admitted_);
-  while (chunk < limit && (chunk < group_floor_ || !contributes(call, chunk)))
-    chunk = next_in_shard(chunk);
+  while (chunk < limit && (chunk < group_floor_ || !sends(call, chunk)))
+    chunk = next_in_shard(chunk, link_.shard_count());
 }
 
 Sequence::Choice Sequence::choose(std::uint16_t shard, std::uint64_t number_limit) noexcept {
@@ -284,7 +283,8 @@ bool Sequence::is_last(std::uint16_t shard, std::uint64_t number_limit) noexcept
   const Choice choice = choice_;
   if (choice.again) return again_[shard].size() == 1;
   std::uint64_t& next = choice.call->next_send[shard];
-  const std::uint64_t before = std::exchange(next, next_in_shard(choice.chunk));
+  const std::uint64_t before =
+      std::exchange(next, next_in_shard(choice.chunk, link_.shard_count()));
   const bool last = choose(shard, number_limit).call == nullptr;
   next = before;
   return last;
@@ -299,20 +299,21 @@ void Sequence::write_next(std::uint16_t shard, bool last, Transmit& transmit,
   if (choice.again)
     again_[shard].pop_front();
   else
-    call.next_send[shard] = next_in_shard(choice.chunk);
+    call.next_send[shard] = next_in_shard(choice.chunk, link_.shard_count());
   if (recovery_->take(place_of(choice.chunk)) == 0) return;  // it need not be sent after all
   wire::Part body{.flow = flow.next_header(now, call.priority),
                   .group = header_to(shard),
                   .chunk = static_cast<std::uint32_t>(choice.chunk),
                   .hash = call.hash,
-                  .owner = owner_of(call, choice.chunk),
+                  .owner = call.owner_of(group_, choice.chunk),
                   .kind = call.what.kind,
                   .wire = call.what.wire,
-                  .reduction = call.what.reduction};
+                  .reduction = call.what.reduction,
+                  .given = gives(call, choice.chunk)};
   if (flow.take_report_flag(last, now)) body.flow.flags |= wire::kFlagReport;
   if (recovery_->sent(place_of(choice.chunk), body.flow.number, now, flow))
     ++link_.counters.retransmissions;
-  if (!wants(call, choice.chunk))
+  if (!call.wants(group_, choice.chunk) || was_over_.has(choice.chunk))
     departures_[shard].push_back(
         {.number = body.flow.number, .block = place_of(choice.chunk) / kChunksPerBlock});
   transmit = {.port_offset = static_cast<std::uint16_t>(1 + shard), .priority = call.priority};
@@ -322,24 +323,11 @@ void Sequence::write_next(std::uint16_t shard, bool last, Transmit& transmit,
 // Elements that travel as they are stay in the caller's memory.
 std::size_t Sequence::write_part(const OpenCall& call, std::uint64_t chunk, wire::Part& body,
                                  std::span<std::uint8_t> out, Transmit& transmit) noexcept {
-  const std::uint64_t index = chunk - call.first;
-  const wire::Description& what = call.what;
-  body.payload_bytes = call.cut.bytes_of(index);
-  if (body.payload_bytes == 0) return wire::encode(out, link_.identity, body);
-  const std::size_t elem_count = body.payload_bytes / dtype_bytes(what.wire);
-  std::uint64_t from = call.cut.offset_of(index) / dtype_bytes(what.wire) * dtype_bytes(what.dtype);
-  if (what.kind == wire::OperationKind::kReduceScatter)
-    from += call.cut.part_of(index) * what.bytes;
-  if (what.wire == what.dtype) {
-    transmit.payload = {call.input + from, body.payload_bytes};
-    return wire::encode(out, link_.identity, body);
-  }
-  static constexpr std::array<float, kMaxChunkBytes / 2> kNothingLost{};
+  body.payload_bytes = call.cut.bytes_of(chunk - call.first);
   const std::size_t bytes = wire::encode(out, link_.identity, body);
   CHECK(out.size() >= bytes + body.payload_bytes);
-  agg::pack(reinterpret_cast<const float*>(call.input + from), kNothingLost.data(), elem_count,
-            what.wire, out.data() + bytes);
-  return bytes + body.payload_bytes;
+  return bytes +
+         call.part_of(group_, chunk, gives(call, chunk), out.subspan(bytes), transmit.payload);
 }
 
 Priority Sequence::least_urgent() const noexcept {

@@ -24,14 +24,8 @@
 
 namespace sluice::client {
 
-// A group's facts, which its sequences share.
-struct GroupFacts {
-  std::uint16_t id = 0;
-  std::uint32_t generation = 0;
-  std::vector<Rank> members;  // in ascending order
-  std::uint16_t place = 0;    // this member's
-  std::uint16_t chunk_bytes = 0;
-};
+// Enough for what the windows of all flows let this member have on the way, twice.
+std::uint64_t capacity_for(const Link& link) noexcept;
 
 class Sequence {
  public:
@@ -43,10 +37,12 @@ class Sequence {
   // ---- calls ----
   // Describes the call as it is told to others. Precondition: it is possible.
   wire::Description describe(const OperationCall& call, std::uint64_t number) const noexcept;
-  void begin(const OperationCall& call, const wire::Description& what, std::uint64_t number,
-             TimeNs now);
-  // It is over for this member, however it ended.
-  void end(std::uint64_t number) noexcept;
+  // Returns the end of its chunks.
+  std::uint64_t begin(const OperationCall& call, const wire::Description& what,
+                      std::uint64_t number, TimeNs now);
+  // It is over for this member, completed or not. Of what is completed the sequence keeps a copy as
+  // long as other members may lack it.
+  void end(std::uint64_t number, bool completed) noexcept;
   // A call of which every chunk is over; true once for each.
   struct Done {
     std::uint64_t number = 0;
@@ -98,6 +94,16 @@ class Sequence {
   }
   TimeNs next_timeout() const noexcept;
 
+  // ---- an appliance that is lost (sequence_resume.cc) ----
+  // The link's flows are new. What this member has, it will give; what it has contributed without
+  // a result, it will contribute again.
+  void lose_appliance();
+  // The sequence goes on with that floor of the group. False: it can't be that.
+  bool resume(std::uint64_t floor, TimeNs now);
+
+  // Some of these chunks was over and is still to be sent again.
+  bool owes(std::uint64_t first, std::uint64_t end) const noexcept;
+
   std::uint64_t floor() const noexcept;  // this member's
   std::uint64_t group_floor() const noexcept { return group_floor_; }
   TimeNs last_progress_ns() const noexcept { return last_progress_ns_; }
@@ -115,17 +121,17 @@ class Sequence {
     bool again = false;
   };
 
-  std::uint16_t owner_of(const OpenCall& call, std::uint64_t chunk) const noexcept;
-  bool is_owner(const OpenCall& call, std::uint64_t chunk) const noexcept {
-    return owner_of(call, chunk) == group_.members[group_.place].value;
-  }
-  bool wants(const OpenCall& call, std::uint64_t chunk) const noexcept {
-    return wire::wants_result(call.what.kind, is_owner(call, chunk));
-  }
-  bool contributes(const OpenCall& call, std::uint64_t chunk) const noexcept {
-    return wire::needs_all(call.what.kind) || is_owner(call, chunk);
-  }
   OpenCall* find(std::uint64_t chunk) noexcept;
+  bool is_over(std::uint64_t chunk) const noexcept {
+    return was_over_.has(chunk) || (chunk < admitted_ && !recovery_->lacks(place_of(chunk)));
+  }
+  // This member has the result for those that lack it.
+  bool gives(const OpenCall& call, std::uint64_t chunk) const noexcept {
+    return was_over_.has(chunk) && call.wants(group_, chunk);
+  }
+  bool sends(const OpenCall& call, std::uint64_t chunk) const noexcept {
+    return call.contributes(group_, chunk) || gives(call, chunk);
+  }
   std::uint32_t place_of(std::uint64_t chunk) const noexcept {
     return static_cast<std::uint32_t>(chunk % capacity_);
   }
@@ -139,12 +145,9 @@ class Sequence {
   void count_over(OpenCall& call) noexcept;
   void advance_floor(OpenCall& call) const noexcept;
   void skip_foreign(OpenCall& call, std::uint16_t shard) const noexcept;
-  std::uint64_t next_in_shard(std::uint64_t chunk) const noexcept;
   Choice choose(std::uint16_t shard, std::uint64_t number_limit) noexcept;
   std::size_t write_part(const OpenCall& call, std::uint64_t chunk, wire::Part& body,
                          std::span<std::uint8_t> out, Transmit& transmit) noexcept;
-  void read_result(OpenCall& call, std::uint64_t chunk,
-                   std::span<const std::uint8_t> payload) noexcept;
   Priority least_urgent() const noexcept;
   bool is_stopped() const noexcept;
   bool floor_due() const noexcept;
@@ -155,8 +158,11 @@ class Sequence {
   Link& link_;
   std::uint64_t capacity_ = 0;  // chunks, a multiple of blocks of all shards
   std::optional<Recovery> recovery_;
-  std::vector<std::uint64_t> rounds_;              // of each block of places: how often it was used
-  std::deque<OpenCall> calls_;                     // in order
+  std::vector<std::uint64_t> rounds_;   // of each block of places: how often it was used
+  std::deque<OpenCall> calls_;          // in order
+  KeptCalls kept_;                      // that have ended
+  OverChunks was_over_;                 // when the last appliance was lost
+  std::vector<std::uint64_t> foreign_;  // chunks of which another operation's result has come
   std::vector<std::deque<std::uint64_t>> again_;   // of each shard: lost chunks, to be sent again
   std::vector<std::deque<Departure>> departures_;  // of each shard
   std::deque<Done> done_;

@@ -22,7 +22,9 @@ Verdict Sequence::handle_result(const wire::Packet& packet, TimeNs now) noexcept
     return Verdict::kTooNew;
   }
   OpenCall* const call = find(chunk);
-  if (call == nullptr || !wants(*call, chunk) || !recovery_->lacks(place_of(chunk))) {
+  if (call != nullptr && was_over_.has(chunk))
+    over(*call, chunk, now);  // it need not be given any more
+  if (call == nullptr || !call->wants(group_, chunk) || !recovery_->lacks(place_of(chunk))) {
     ++link_.counters.duplicate_results;
     return Verdict::kDuplicate;
   }
@@ -31,6 +33,7 @@ Verdict Sequence::handle_result(const wire::Packet& packet, TimeNs now) noexcept
     // 0 ends the call.
     doubtful_ = call->number;
     call->differs_from = std::min(call->differs_from, chunk);
+    if (group_.survives) foreign_.push_back(chunk);
     recovery_->result(place_of(chunk), now, link_.flows[shard_of(chunk)]);
     return Verdict::kCollectiveMismatch;
   }
@@ -39,29 +42,9 @@ Verdict Sequence::handle_result(const wire::Packet& packet, TimeNs now) noexcept
     call->non_finite = true;
     ++link_.counters.non_finite_results;
   }
-  read_result(*call, chunk, packet.payload());
+  call->read_result(group_, chunk, packet.payload(), body.feedback.flags & wire::kFlagMean);
   over(*call, chunk, now);
   return call->left == 0 ? Verdict::kCompleted : Verdict::kFolded;
-}
-
-// A mean of float32 travels as the sum: the division here is IEEE's, as everywhere. A narrower mean
-// was divided before it was rounded.
-void Sequence::read_result(OpenCall& call, std::uint64_t chunk,
-                           std::span<const std::uint8_t> payload) noexcept {
-  if (payload.empty()) return;
-  const std::uint64_t index = chunk - call.first;
-  const wire::Description& what = call.what;
-  std::uint64_t to = call.cut.offset_of(index) / dtype_bytes(what.wire) * dtype_bytes(what.dtype);
-  if (what.kind == wire::OperationKind::kAllGather) to += call.cut.part_of(index) * what.bytes;
-  std::uint8_t* const output = call.output + to;
-  const std::size_t elem_count = payload.size() / dtype_bytes(what.wire);
-  if (what.wire != what.dtype)
-    agg::fold_store(reinterpret_cast<float*>(output), payload.data(), elem_count, what.wire);
-  else if (what.reduction == wire::Reduction::kMean && what.wire == Dtype::kFloat32)
-    agg::mean(reinterpret_cast<float*>(output), payload.data(), elem_count,
-              static_cast<float>(group_.members.size()));
-  else
-    std::memcpy(output, payload.data(), payload.size());
 }
 
 Verdict Sequence::handle_answer(const wire::Packet& packet, TimeNs now) noexcept {

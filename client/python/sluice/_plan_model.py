@@ -105,7 +105,7 @@ def operations(question, job_memory_mib=JOB_MEMORY_MIB):
                   + math.ceil(one / 2 / 16) * 64)
     each_round = _BLOCK_CHUNKS * question.cores
     first = math.ceil(FIRST_SLOTS / each_round) * each_round
-    group_bytes = 512 * (40 + 8 * math.ceil(question.workers / 64)) + (16 << 10) * question.cores
+    group_bytes = 512 * (40 + 16 * math.ceil(question.workers / 64)) + (16 << 10) * question.cores
     of_groups = min(memory_bytes // GROUPS_SHARE, _MOST_GROUPS * group_bytes)
     slots = (memory_bytes - of_groups) // slot_bytes
     in_flight = 2 * question.link_gbps * 1e9 / 8 * _ROUND_TRIP_S / one
