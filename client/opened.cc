@@ -117,6 +117,8 @@ Status check_standby(const SessionOptions& options) {
   std::string why;
   if (options.store)
     why = "a parameter store";
+  else if (options.operations)
+    why = "a job of operations";
   else if (options.has_policy && options.policy.tolerates_stragglers())
     why = "a job with k < n";
   if (!why.empty())

@@ -24,6 +24,7 @@ std::optional<Step> JobEntry::resume_step() const noexcept {
     resumes |= one.resume_step != 0;
     first = std::min(first, std::max<Step>(one.resume_step, 1));
   }
+  if (is_operations()) first = 1;  // what the ranks say is not a step there
   return resumes ? std::optional(first) : std::nullopt;
 }
 

@@ -74,6 +74,19 @@ Groups::Answer Groups::make(Rank rank, std::string_view name, const MemberMask& 
           text("rank %u is no member of the job any more: leave it out", unsigned{index}));
     members.push_back(Rank{index});
   }
+  const Answer made = create(rank, name, ranks, std::move(members));
+  if (made.group != nullptr)
+    command(ShardCommand::Kind::kAddGroup, {.group = groups_.back().group.get()});
+  return made;
+}
+
+Groups::Answer Groups::create(Rank founder, std::string_view name, const MemberMask& ranks,
+                              std::vector<Rank> members) {
+  const auto refuse = [&](std::string why) {
+    return Answer{.refusal = this->refuse(
+                      text("job '%s', group '%s': ", entry_.name.c_str(), printable(name).c_str()) +
+                      std::move(why))};
+  };
   const std::uint16_t id = free_id();
   if (id == kMaxGroups)
     return refuse(text("the job has %zu groups, and may have no more: leave one", kMaxGroups));
@@ -92,10 +105,9 @@ Groups::Answer Groups::make(Rank rank, std::string_view name, const MemberMask& 
       {.name = std::string(name),
        .ranks = ranks,
        .present = ranks,
-       .founder = rank,
+       .founder = founder,
        .group = std::make_unique<Group>(id, next_generation_++, std::move(members),
                                         entry_.world_size(), context_.options->shard_count)});
-  command(ShardCommand::Kind::kAddGroup, {.group = groups_.back().group.get()});
   return {.group = groups_.back().group.get(), .refusal = {}};
 }
 
@@ -117,6 +129,87 @@ void Groups::abort(Rank rank, std::string_view name) {
   broken.rank = rank;
   command(ShardCommand::Kind::kGroups, broken);
   depart(*known, rank);
+}
+
+// ---- a job that goes on from an appliance that is lost ----
+
+bool Groups::returning() const noexcept {
+  if (entry_.job->resumed_step() == 0) return false;
+  for (std::uint16_t rank = 0; rank < entry_.world_size(); ++rank) {
+    const MemberEntry& member = entry_.member(Rank{rank});
+    const std::uint32_t told = told_counts_.empty() ? 0 : told_counts_[rank];
+    if (member.live() && member.resume_step != 0 && told + 1 < member.resume_step) return true;
+  }
+  return false;
+}
+
+Groups::Answer Groups::resume(Rank rank, std::string_view name, const MemberMask& ranks,
+                              const std::optional<wire::GroupPosition>& position) {
+  CHECK(entry_.is_operations() && entry_.running() && !name.empty());
+  auto known = std::ranges::find(returning_, name, &Returning::name);
+  const bool fits = known == returning_.end() || known->ranks == ranks;
+  if (!fits || !ranks.test(rank) || entry_.member(rank).resume_step == 0)
+    return {.refusal = refuse(text(
+                "job '%s', group '%s' goes on from an appliance that is lost, and rank %u was in "
+                "another group of this name there: start the job again from a checkpoint",
+                entry_.name.c_str(), printable(name).c_str(), unsigned{rank.value}))};
+  if (known == returning_.end()) {
+    if (!returning()) return {};
+    returning_.push_back({.name = std::string(name), .ranks = ranks, .founder = rank});
+    known = returning_.end() - 1;
+    known->positions.resize(entry_.world_size());
+  }
+  if (told_counts_.empty()) told_counts_.resize(entry_.world_size());
+  if (!known->told.test(rank)) {
+    known->told.set(rank);
+    known->positions[rank.value] = position;
+    ++told_counts_[rank.value];
+  } else if (!position && !known->positions.empty()) {
+    known->positions[rank.value].reset();  // it has left it since
+  }
+  go_on();
+  if (Entry* const made = find(name); made != nullptr)
+    return {.group = made->group.get(), .refusal = {}};
+  return {.group = nullptr, .refusal = known->refusal};
+}
+
+// Once all members have said where they are. A member that has joined and has not told of the group
+// is still to make it; what a process does not know that has taken a rank since is lost.
+void Groups::go_on() {
+  if (returning()) return;
+  for (Returning& one : returning_)
+    if (!one.positions.empty()) go_on(one);
+}
+
+void Groups::go_on(Returning& one) {
+  std::vector<std::optional<wire::GroupPosition>> positions;
+  std::vector<Rank> members;
+  MemberMask present;
+  for (std::uint16_t index = 0; index < entry_.world_size(); ++index) {
+    const Rank rank{index};
+    if (!one.ranks.test(rank)) continue;
+    const MemberEntry& member = entry_.member(rank);
+    std::optional<wire::GroupPosition> position = one.positions[index];
+    if (!one.told.test(rank) && member.was_member) position = wire::GroupPosition{};
+    if (!member.live()) position.reset();
+    if (position) present.set(rank);
+    members.push_back(rank);
+    positions.push_back(std::move(position));
+  }
+  one.positions.clear();
+  if (present.empty()) return;
+  const Answer made = create(one.founder, one.name, one.ranks, members);
+  one.refusal = made.refusal;
+  if (made.group == nullptr) return;
+  Entry& entry = groups_.back();
+  entry.group->resume(positions);
+  for (std::uint16_t place = 0; place < members.size(); ++place) {
+    if (entry.group->calls.lives(place)) continue;
+    entry.lost = members[place].value;
+    present.clear(members[place]);
+  }
+  entry.present = present;
+  command(ShardCommand::Kind::kAddGroup, {.group = entry.group.get()});
 }
 
 void Groups::remove_member(Rank rank) {
@@ -147,6 +240,7 @@ void Groups::handle(const OperationsRequest& request) {
 }
 
 void Groups::tick(TimeNs now) {
+  if (!returning_.empty()) go_on();
   for (Entry& entry : groups_) {
     if (!entry.name.empty() || entry.removed_ns != 0) continue;
     if (entry.group->serving.load(std::memory_order_acquire) == 0) entry.removed_ns = now;

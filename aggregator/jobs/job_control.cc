@@ -132,10 +132,18 @@ void JobControl::revive(Rank rank, TimeNs now) {
   start_if_complete(now);
 }
 
+// A job of operations goes on from an appliance that is lost without the ranks that do not come.
 void JobControl::start_if_complete(TimeNs now) {
+  if (!entry_.forming() || entry_.memory() != JobMemory::kHeld) return;
   const std::uint16_t needed = entry_.is_elastic() ? std::uint16_t{1} : entry_.world_size();
-  if (!entry_.forming() || entry_.count(MemberPhase::kJoined) < needed) return;
-  CHECK(entry_.job != nullptr && entry_.memory() == JobMemory::kHeld);
+  const bool waited = entry_.is_operations() && entry_.resume_step().has_value() &&
+                      now - entry_.held_since_ns >= context_.options->member_timeout_ns;
+  if (entry_.count(MemberPhase::kJoined) < needed && !waited) return;
+  for (std::uint16_t rank = 0; waited && rank < entry_.world_size(); ++rank)
+    if (!entry_.member(Rank{rank}).live())
+      for (auto& left_from : entry_.shared(Rank{rank}).left_from)
+        left_from.store(0, std::memory_order_release);
+  CHECK(entry_.job != nullptr);
   entry_.job->start(context_.clock.caller_time(now), entry_.resume_step());
   entry_.run();
   entry_.initial_ns = now;
@@ -210,8 +218,16 @@ std::size_t JobControl::make_group(const Request& request) {
   MemberMask ranks;
   for (std::size_t word = 0; word < request.packet.mask_word_count(); ++word)
     ranks.words()[word] = request.packet.mask_word(word);
-  const Groups::Answer answer =
-      makes ? groups_.make(request.rank(), name, ranks) : Groups::Answer{};
+  Groups::Answer answer;
+  if (body.resumes != 0)
+    answer =
+        groups_.resume(request.rank(), name, ranks,
+                       makes ? std::optional(wire::GroupPosition(body.position)) : std::nullopt);
+  else if (makes && groups_.returning())
+    return 0;
+  else if (makes)
+    answer = groups_.make(request.rank(), name, ranks);
+  if (makes && answer.group == nullptr && answer.refusal.ok()) return 0;  // it asks again
   const std::string& why = answer.refusal.text;
   wire::GroupMade made{
       .number = body.number,
@@ -220,6 +236,8 @@ std::size_t JobControl::make_group(const Request& request) {
   if (answer.group != nullptr) {
     made.group = answer.group->id;
     made.generation = answer.group->generation;
+    for (std::size_t id = 0; id < wire::kSequenceCount; ++id)
+      made.floors[id] = answer.group->begins_at[id];
   }
   return wire::encode(request.reply,
                       {.job = entry_.id.value,
@@ -333,6 +351,7 @@ void JobControl::tick(TimeNs now) {
     if (auto eviction = transfers_.check_idle_return(rank, now)) evict(std::move(*eviction), now);
   }
   check_wanted(now);
+  start_if_complete(now);
   if (entry_.is_synchronous()) check_ends(now);
   advance_transfers(now);
   if (entry_.goes_on() && entry_.is_store()) {

@@ -48,7 +48,8 @@ Refusal check_operations_request(const JoinRequest& request, const JobsOptions&)
       join.layouts[index_of(StreamId::kState)].chunk_count == 0 &&
       join.layouts[index_of(StreamId::kCollectives)].chunk_count == kCollectiveChunks &&
       join.has_policy == 0 && join.wire == Dtype::kFloat32 &&
-      join.averaging == AveragingChoice::kDefault && join.resume_step == 0;
+      join.averaging == AveragingChoice::kDefault &&
+      (join.resume_step == 0 || !request.asks_any_rank());
   if (plain) return {};
   return no(
       wire::RefuseCode::kBadRequest,

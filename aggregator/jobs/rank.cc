@@ -42,6 +42,18 @@ RankDecision decide_left(const JoinRequest& request, const JobEntry& entry) {
       unsigned{entry.count(MemberPhase::kJoined)}, unsigned{entry.world_size()}));
 }
 
+// A rank that did not come in time is lost to its groups, which have gone on without it.
+Refusal check_operations_resumption(const JoinRequest& request, const JobEntry* entry) {
+  const bool late = request.join.resume_step != 0 && !request.asks_any_rank() && entry != nullptr &&
+                    entry->running() && entry->run_id == request.join.run_id &&
+                    entry->member(request.rank).nonce != request.join.nonce;
+  if (!late) return {};
+  return no(wire::RefuseCode::kEnded,
+            text("job '%s' has gone on without rank %u, which came later than "
+                 "limits.member_timeout_s after the appliance was back: start that rank again",
+                 entry->name.c_str(), unsigned{request.rank.value}));
+}
+
 }  // namespace
 
 // A new process has none of the results that the others have, and its contributions of before may
@@ -51,6 +63,7 @@ Refusal check_resumption(const JoinRequest& request, const JobsOptions& options,
   using wire::RefuseCode;
   const wire::Join& join = request.join;
   const bool resumes = join.resume_step != 0;
+  if (join.kind == JobKind::kOperations) return check_operations_resumption(request, entry);
   if (resumes &&
       (join.kind != JobKind::kSums || effective_policy(request, options).tolerates_stragglers()))
     return no(RefuseCode::kPolicy,

@@ -194,8 +194,8 @@ Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
     case wire::PacketType::kPreparing:
     case wire::PacketType::kDiffers:
     case wire::PacketType::kRefuse:
-      return is_asking() ? handle_answer_to_asking(packet, now)
-                         : Verdict::kDuplicate;  // a late answer to the join
+      return asking_.has_value() ? handle_answer_to_asking(packet, now)
+                                 : Verdict::kDuplicate;  // a late answer to the join
     default: break;
   }
   CHECK(link_.joined());
@@ -206,7 +206,7 @@ Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
   // The run has moved and this rank has not heard of it: whoever asks hears where to.
   if (packet.type() == wire::PacketType::kNotice && restart_timeout_ns() != 0 &&
       packet.body<wire::Notice>().code == wire::NoticeCode::kMoved) {
-    if (next_asking() != kNever && !is_asking()) ask_again(now);
+    if (next_asking() != kNever && !asking_.has_value()) ask_again(now);
     return Verdict::kJobEnded;
   }
   membership_.heard(now);
@@ -279,7 +279,7 @@ void Session::after_join(TimeNs now) {
   membership_.begin(link_.identity, {.restart_ns = restart_timeout_ns()}, now);
   become(SessionState::kForming);
   if (!joined.ok()) return fail(std::move(joined), true, now);
-  if (standby_.exists() && restart_timeout_ns() == 0)
+  if (standby_.exists() && (restart_timeout_ns() == 0 || groups_ != nullptr))
     return fail({StatusCode::kInvalidArgument,
                  place() + "only a synchronous job moves to another address, and only with a "
                            "restart_timeout: members of a job with k < n that lose each other "

@@ -186,7 +186,6 @@ class Session final : public Calls, public Driven {
   // ---- session_restart.cc ----
   // What the job waits for when its appliance is lost; 0: it does not. Known since the join.
   DurationNs restart_timeout_ns() const noexcept;
-  bool is_asking() const noexcept { return asking_.has_value(); }
   TimeNs next_asking() const noexcept;
   void ask_again(TimeNs now);
   void ask_anew(TimeNs now);
@@ -194,6 +193,7 @@ class Session final : public Calls, public Driven {
   Verdict handle_answer_to_asking(const wire::Packet& packet, TimeNs now);
   void act_on_asking(TimeNs now);
   void change_appliance(TimeNs now);
+  void note_returned(Step step, TimeNs now);
   void begin_exchange(TimeNs now);
   void advance_exchange(TimeNs now);
   void end_exchange(TimeNs now);

@@ -160,7 +160,7 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
     transmit.bytes = join_.poll_transmit(out);
   } else {
     while (has_call() && act_on_call(now)) continue;
-    if (is_asking()) transmit.bytes = asking_->poll_transmit(out);
+    if (asking_.has_value()) transmit.bytes = asking_->poll_transmit(out);
     if (transmit.bytes != 0) {
       former_.tell = moving_;
     } else if (moving_) {

@@ -22,6 +22,7 @@ constexpr DurationNs kAskAfter = 2 * kKeepaliveInterval;
 }  // namespace
 
 DurationNs Session::restart_timeout_ns() const noexcept {
+  if (groups_ != nullptr) return groups_->survives() ? options_.restart_timeout_ns : 0;
   const bool survives =
       kind_of(options_) == JobKind::kSums && !facts_.policy.tolerates_stragglers();
   return survives ? options_.restart_timeout_ns : 0;
@@ -30,11 +31,11 @@ DurationNs Session::restart_timeout_ns() const noexcept {
 TimeNs Session::next_asking() const noexcept {
   if (state_ != SessionState::kForming && state_ != SessionState::kRunning) return kNever;
   if (restart_timeout_ns() == 0) return kNever;
-  return is_asking() ? asking_->next_timeout() : membership_.heard_ns() + kAskAfter;
+  return asking_.has_value() ? asking_->next_timeout() : membership_.heard_ns() + kAskAfter;
 }
 
 void Session::ask_again(TimeNs now) {
-  if (is_asking()) {
+  if (asking_.has_value()) {
     asking_->handle_timeout(now);
     return act_on_asking(now);
   }
@@ -42,9 +43,10 @@ void Session::ask_again(TimeNs now) {
 }
 
 void Session::ask_anew(TimeNs now) {
+  const Step stands = groups_ != nullptr ? 1 + groups_->returning_count() : tensors_.current();
   asking_.emplace(
       options_, layout_, now,
-      JoinMachine::Again{.resume_step = has_started_ ? tensors_.current() : 0,
+      JoinMachine::Again{.resume_step = has_started_ ? stands : 0,
                          .patience_ns = moving_ ? std::max<DurationNs>(patience_left(now), 1)
                                                 : restart_timeout_ns()});
 }
@@ -117,12 +119,33 @@ void Session::change_appliance(TimeNs now) {
                            "the job again"},
                 true, now);
   collectives_.change_appliance();
+  if (groups_ != nullptr) return groups_->change_appliance();
   gradients_->change_appliance(accept);
 }
 
 // ---- what the ranks know ----
 
+void Session::note_returned(Step step, TimeNs now) {
+  changed_ = false;
+  link_.events.push({.kind = Event::Kind::kReturned,
+                     .step = step,
+                     .status = Status(StatusCode::kUnreachable, describe_restart(now))});
+  ++link_.counters.appliance_restarts;
+  standby_.settled();
+}
+
+// Groups need no exchange: the appliance is told where each member is in them.
 void Session::begin_exchange(TimeNs now) {
+  if (groups_ != nullptr && collectives_.has_call())
+    return fail({StatusCode::kUnreachable,
+                 place() + "the appliance was lost in the middle of a collective of all ranks, "
+                           "which a job of operations does not finish then: call it in a group"},
+                true, now);
+  if (groups_ != nullptr) {
+    note_returned(1, now);
+    collectives_.begin_exchange();
+    return collectives_.end_exchange(false, now);
+  }
   const Step first = membership_.resume_step();
   if (tensors_.current() != first && tensors_.current() != first + 1)
     return fail({StatusCode::kRefused,
@@ -156,12 +179,7 @@ void Session::end_exchange(TimeNs now) {
     return link_.fail({StatusCode::kRefused,
                        place() + "another rank has ended a collective that this rank has not "
                                  "called: start the job again from a checkpoint"});
-  changed_ = false;
-  link_.events.push({.kind = Event::Kind::kReturned,
-                     .step = resumption.first_step(),
-                     .status = Status(StatusCode::kUnreachable, describe_restart(now))});
-  ++link_.counters.appliance_restarts;
-  standby_.settled();
+  note_returned(resumption.first_step(), now);
   collectives_.end_exchange(resumption.is_call_over(), now);
   if (Status status = gradients_->go_on(resumption, now); !status.ok())
     link_.fail(std::move(status));
@@ -184,6 +202,9 @@ std::string Session::describe_silence(TimeNs now) const {
 }
 
 std::string Session::describe_restart(TimeNs now) const {
+  if (groups_ != nullptr)
+    return place() + "the appliance was lost and is back: operations go on " +
+           seconds_text(now - lost_ns_) + " after it was heard last";
   return place() +
          (standby_.is_settled()
               ? "the appliance was lost in step " + std::to_string(tensors_.current()) +

@@ -13,7 +13,7 @@ void Session::consider_move(TimeNs now) {
   const bool joining = state_ == SessionState::kJoining;
   const bool forming = state_ == SessionState::kForming;
   if (!joining && !forming && state_ != SessionState::kRunning) return;
-  if (restart_timeout_ns() == 0) return;
+  if (restart_timeout_ns() == 0 || groups_ != nullptr) return;
   Standby::Situation at{.is_new = joining};
   if (joining) {
     at.silent_ns = join_.is_unheard() ? now - join_.started_ns() : 0;

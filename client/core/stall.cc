@@ -16,7 +16,7 @@ constexpr DurationNs kStallRepeat = 10 * kSecond;
 
 Stall Session::stall(TimeNs now) const {
   if (state_ == SessionState::kJoining) return {.text = join_.describe()};
-  if (is_asking())
+  if (asking_.has_value())
     return {.stalled_ns = now - membership_.heard_ns(), .text = describe_silence(now)};
   if (state_ == SessionState::kForming)
     return {.text = error_prefix(options_) + membership_.describe_forming()};
@@ -51,7 +51,7 @@ void Session::append_missing(Stall& stall, StreamId stream, Step step, TimeNs no
 }
 
 DurationNs Session::stalled_ns(TimeNs now) const noexcept {
-  if (is_asking()) return now - membership_.heard_ns();
+  if (asking_.has_value()) return now - membership_.heard_ns();
   if (state_ != SessionState::kRunning) return 0;
   TimeNs since_ns = now;
   for (const Stream* const stream : streams_)
@@ -64,7 +64,7 @@ TimeNs Session::stall_report_due() const noexcept {
   TimeNs progress_ns = kNever;
   if (state_ == SessionState::kJoining && join_.preparing()) progress_ns = join_.preparing_since();
   if (state_ == SessionState::kForming) progress_ns = membership_.grown_ns();
-  if (is_asking()) progress_ns = std::min(progress_ns, membership_.heard_ns());
+  if (asking_.has_value()) progress_ns = std::min(progress_ns, membership_.heard_ns());
   for (const Stream* const one : streams_)
     if (one->in_progress() && one->id() != StreamId::kState)  // which its caller's timeout ends
       progress_ns = std::min(progress_ns, one->last_progress_ns());

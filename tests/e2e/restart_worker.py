@@ -1,7 +1,8 @@
 """One rank of a training whose appliance may be killed and started again.
 
     restart_worker.py HOW STEPS [STEP ...]  rank, address, ... from the environment
-                                            HOW: attach, overlap
+                                            HOW: attach, overlap, or backend: the process
+                                            group's own, without any hook
 
 A small network learns numbers drawn from a seed, with a broadcast every few steps. Prints the
 number of each step that is done; after each STEP rank 0 waits for a line on its standard input, and
@@ -32,13 +33,17 @@ def main():
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    torch.distributed.init_process_group("gloo")  # its frames pass the same appliance
+    torch.distributed.init_process_group(  # Gloo's frames pass the same appliance
+        "sluice" if how == "backend" else "gloo")
     net = nn.Sequential(nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
     model = DistributedDataParallel(net, gradient_as_bucket_view=True)  # as overlap() needs it
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     options = {"job": f"restart-{how}", "reproducible": True}
-    attachment = (sluice.torch.overlap(model, optimizer, **options) if how == "overlap"
-                  else sluice.torch.attach(model, **options))
+    attachment = None
+    if how != "backend":
+        attach = sluice.torch.overlap if how == "overlap" else sluice.torch.attach
+        arguments = (model, optimizer) if how == "overlap" else (model,)
+        attachment = attach(*arguments, **options)
     draws = torch.Generator().manual_seed(1 + rank)
     pauses = []
     for step in range(1, steps + 1):
@@ -50,15 +55,24 @@ def main():
         optimizer.step()
         if step % BROADCAST_EVERY == 0:
             told = numpy.full(20_000, step if rank == 1 else 0, numpy.int32)
-            attachment.job.broadcast(told, root=1)
+            if attachment is None:
+                torch.distributed.broadcast(torch.from_numpy(told), 1)
+            else:
+                attachment.job.broadcast(told, root=1)
             assert (told == step).all(), (step, told)
         pauses.append(time.monotonic() - begun)
         print(step, flush=True)
         if rank == 0 and step in waits_after:
             sys.stdin.readline()
-    attachment.job.barrier()
-    restarts = attachment.stats()["appliance_restarts"]
-    attachment.detach()
+    if attachment is None:
+        torch.distributed.barrier()
+        group = torch.distributed.distributed_c10d._get_default_group()
+        restarts = group._shared.session.stats()["appliance_restarts"]
+        torch.distributed.destroy_process_group()
+    else:
+        attachment.job.barrier()
+        restarts = attachment.stats()["appliance_restarts"]
+        attachment.detach()
     digest = hashlib.sha256(_torch_state.encode(net.state_dict())).hexdigest()
     print(json.dumps({"digest": digest, "restarts": restarts, "longest_s": max(pauses)}))
 

@@ -27,10 +27,10 @@ def kill(box):
     box.wait()
 
 
-def start_training(lab, how, waits_after=(), env=None):
+def start_training(lab, how, waits_after=(), env=None, ranks=RANKS):
     library = os.environ.get("SLUICE_LIBRARY", BUILD.resolve() / "client" / "libsluice.so")
     given = env or {}
-    env = {"SLUICE_ADDRESS": lab.url, "SLUICE_SECRET": "lab", "WORLD_SIZE": str(RANKS),
+    env = {"SLUICE_ADDRESS": lab.url, "SLUICE_SECRET": "lab", "WORLD_SIZE": str(ranks),
            "SLUICE_RUN_ID": f"{how}-{len(lab._processes)}", "SLUICE_LIBRARY": str(library),
            "PYTHONPATH": str(ROOT / "client" / "python"), "OMP_NUM_THREADS": "1",
            "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(29500 + len(lab._processes)),
@@ -39,7 +39,7 @@ def start_training(lab, how, waits_after=(), env=None):
                str(STEPS), *map(str, waits_after)]
     return [lab.popen(rank, command, env={**env, "RANK": str(rank)}, stdin=subprocess.PIPE,
                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for rank in range(RANKS)]
+            for rank in range(ranks)]
 
 
 def end_training(ranks):
@@ -70,6 +70,26 @@ def test_a_training_goes_on_with_the_same_bits():
             survived = end_training(ranks)
             assert {one["digest"] for one in survived} == {undisturbed[0]["digest"]}, survived
             assert all(one["restarts"] == len(KILLED_AFTER) for one in survived), survived
+
+
+# Of two ranks, whose sum has the same bits in either order: a group's sums have no order of ranks.
+def test_a_training_over_the_backend_goes_on_with_the_same_bits():
+    pytest.importorskip("torch")
+    with Lab(hosts=2) as lab:
+        box = lab.start_appliance(BUILD)
+        undisturbed = end_training(start_training(lab, "backend", ranks=2))
+        assert len({one["digest"] for one in undisturbed}) == 1, undisturbed
+        ranks = start_training(lab, "backend", KILLED_AFTER, ranks=2)
+        for step in KILLED_AFTER:
+            while int(read_line(ranks[0]) or STEPS) < step:
+                pass
+            kill(box)
+            ranks[0].stdin.write("\n")
+            ranks[0].stdin.flush()
+            box = lab.start_appliance(BUILD)
+        survived = end_training(ranks)
+        assert {one["digest"] for one in survived} == {undisturbed[0]["digest"]}, survived
+        assert all(one["restarts"] == len(KILLED_AFTER) for one in survived), survived
 
 
 def test_an_appliance_that_is_stopped_in_order_is_waited_for_as_well():

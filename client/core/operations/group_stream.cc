@@ -10,14 +10,16 @@ namespace sluice::client {
 namespace {
 
 constexpr DurationNs kAskAgain = 100 * kMillisecond;
-constexpr std::size_t kKeptFailures = 4096;  // of a group
+constexpr DurationNs kTellAgain = 20 * kMillisecond;  // of a group that all members wait for
+constexpr std::size_t kKeptFailures = 4096;           // of a group
 
 }  // namespace
 
 GroupStream::GroupStream(const SessionOptions& options, std::size_t chunk_bytes, Link& link)
     : Stream(StreamId::kOperations, Flows::kAll, link),
       options_(options),
-      operations_(link, static_cast<std::uint16_t>(chunk_bytes)) {}
+      survives_(options.restart_timeout_ns != 0 && !asks_any_rank(options)),
+      operations_(link, static_cast<std::uint16_t>(chunk_bytes), survives()) {}
 
 Status GroupStream::refuse(StatusCode code, const std::string& why) const {
   return {code, error_prefix(options_) + why};
@@ -63,7 +65,7 @@ void GroupStream::ask(Entry& entry, TimeNs now) noexcept {
 
 // A group is asked for once this member has left the one of its name, or it would get that again.
 bool GroupStream::is_awaited(const Entry& entry) const noexcept {
-  if (entry.phase == Phase::kLeaving) return true;
+  if (entry.phase == Phase::kLeaving || entry.phase == Phase::kReturning) return true;
   return entry.phase == Phase::kAsked && std::ranges::none_of(entries_, [&](const Entry& other) {
            return other.phase == Phase::kLeaving && other.name == entry.name;
          });
@@ -91,7 +93,9 @@ Status GroupStream::leave(std::uint32_t index, TimeNs now) {
     return refuse(StatusCode::kBusy, "leave_group: group '" + entry.name + "' has " +
                                          std::to_string(entry.open.size()) +
                                          " open operations; wait for them first");
-  depart(entry, wire::GroupRequest::kLeave, now);
+  // Nobody waits for what it does not send any more.
+  const bool owes = entry.phase == Phase::kReturning || (survives_ && entry.group->owes());
+  depart(entry, owes ? wire::GroupRequest::kAbort : wire::GroupRequest::kLeave, now);
   return {};
 }
 
@@ -158,7 +162,7 @@ std::size_t GroupStream::poll_control(std::span<std::uint8_t> out) noexcept {
   const auto due = std::ranges::find_if(
       entries_, [&](const Entry& one) { return now_ns_ >= one.next_ns && is_awaited(one); });
   CHECK(due != entries_.end());
-  due->next_ns = now_ns_ + kAskAgain;
+  due->next_ns = now_ns_ + (due->resumes ? kTellAgain : kAskAgain);
   note_due();
   std::array<std::uint64_t, kMaskWords> mask{};
   for (const Rank rank : due->ranks) mask[rank.value / 64] |= std::uint64_t{1} << (rank.value % 64);
@@ -167,7 +171,9 @@ std::size_t GroupStream::poll_control(std::span<std::uint8_t> out) noexcept {
                        .called = static_cast<std::uint32_t>(due->called),
                        .request = due->unmade ? wire::GroupRequest::kMake : due->departure,
                        .mask_words = static_cast<std::uint8_t>(words),
-                       .name_bytes = static_cast<std::uint8_t>(due->name.size())};
+                       .name_bytes = static_cast<std::uint8_t>(due->name.size()),
+                       .resumes = due->resumes};
+  if (due->resumes && due->group != nullptr) body.position = due->group->position();
   std::memcpy(body.name, due->name.data(), due->name.size());
   return wire::encode(out, link_.identity, body, {mask.data(), words});
 }
@@ -183,11 +189,18 @@ Verdict GroupStream::handle_made(const wire::Packet& packet, TimeNs now) {
     ask(entry, now);
   } else if (entry.phase == Phase::kLeaving) {
     entry.phase = Phase::kLeft;
-  } else if (entry.phase == Phase::kAsked) {
+  } else if (entry.phase == Phase::kAsked || entry.phase == Phase::kReturning) {
     if (body.text_bytes == 0 && operations_.find(body.group) != nullptr) return Verdict::kBadField;
     if (body.text_bytes == 0) {
+      std::array<std::uint64_t, wire::kSequenceCount> floors{};
+      for (std::size_t id = 0; id < floors.size(); ++id) floors[id] = body.floors[id];
+      if (entry.phase == Phase::kAsked)
+        entry.group->made(body.group, body.generation, now);
+      else if (!entry.group->resume(body.group, body.generation, floors, now))
+        return Verdict::kBadField;
       entry.phase = Phase::kMade;
-      entry.group->made(body.group, body.generation, now);
+      entry.resumes = false;
+      drain();
     } else {
       entry.phase = Phase::kRefused;
       entry.refusal = refuse(StatusCode::kRefused, std::string(packet.text()));
@@ -199,6 +212,22 @@ Verdict GroupStream::handle_made(const wire::Packet& packet, TimeNs now) {
   }
   note_due();
   return Verdict::kGroup;
+}
+
+// ---- an appliance that is lost ----
+
+std::uint32_t GroupStream::returning_count() const noexcept {
+  return static_cast<std::uint32_t>(std::ranges::count_if(entries_, &Entry::is_at_appliance));
+}
+
+void GroupStream::change_appliance() {
+  operations_.lose_appliance();
+  for (Entry& entry : entries_) {
+    entry.resumes = entry.is_at_appliance();
+    entry.next_ns = 0;
+    if (entry.phase == Phase::kMade) entry.phase = Phase::kReturning;
+  }
+  note_due();
 }
 
 // ---- as the session drives it ----

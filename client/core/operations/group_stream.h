@@ -37,6 +37,15 @@ class GroupStream final : public Stream {
   std::string place_of(std::uint32_t index, std::uint64_t number) const;
 
   Verdict handle_made(const wire::Packet& packet, TimeNs now);
+
+  // ---- an appliance that is lost ----
+  // Whether the job goes on then: not an elastic one, nor without a restart_timeout.
+  bool survives() const noexcept { return survives_; }
+  // The groups that this member is in there, or has left without an answer.
+  std::uint32_t returning_count() const noexcept;
+  // This member has joined one that knows none of them, and is told of each when all members have.
+  // The link's flows are new.
+  void change_appliance();
   std::optional<std::uint16_t> shard_of(const wire::Packet& packet) noexcept {
     return operations_.shard_of(packet);
   }
@@ -71,12 +80,14 @@ class GroupStream final : public Stream {
   TimeNs next_timeout() const noexcept override;
 
  private:
-  enum class Phase : std::uint8_t { kAsked, kMade, kRefused, kLeaving, kLeft };
+  // kReturning: it was made by an appliance that is lost, and is to go on at this one.
+  enum class Phase : std::uint8_t { kAsked, kMade, kReturning, kRefused, kLeaving, kLeft };
   struct Entry {
     std::string name;
     std::vector<Rank> ranks;
     Group* group = nullptr;  // until it is left
     Phase phase = Phase::kAsked;
+    bool resumes = false;  // this appliance is told of it, and answers no other question before
     wire::GroupRequest departure{};  // kMake: it has not left
     bool unmade = false;             // it is made before it is left, or others would wait
     Status refusal;
@@ -84,6 +95,11 @@ class GroupStream final : public Stream {
     std::uint64_t called = 0;
     std::map<std::uint64_t, OperationDone> open;
     std::map<std::uint64_t, Status> failed;  // the newest of those that have failed
+
+    bool is_at_appliance() const noexcept {
+      return phase == Phase::kMade || phase == Phase::kReturning ||
+             (phase == Phase::kLeaving && !unmade);
+    }
   };
 
   void send_again(std::uint32_t, std::uint64_t) override {}  // Operations does
@@ -96,6 +112,7 @@ class GroupStream final : public Stream {
   void drain();
 
   const SessionOptions& options_;
+  const bool survives_;
   Operations operations_;
   std::vector<Entry> entries_;  // by index
   TimeNs now_ns_ = 0;           // of the last call or timeout

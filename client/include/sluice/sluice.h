@@ -322,7 +322,8 @@ typedef struct sluice_timeout_options {
   uint32_t silence_ms;      /* for a sign of life of the joined appliance; default 4000 */
   uint32_t stall_report_ms; /* without progress until on_stall is called; default 5000 */
   /* For an appliance that is lost to come back, and for all ranks to join it; default 60000. Then
-   * a synchronous job over udp:// goes on with the step that it was in, with the same bits, and
+   * a synchronous job over udp://, or one of operations (sluice_join_operations()), goes on with
+   * the step that it was in, with the same bits, and
    * calls only wait. 0: the job ends as silence_ms says, as every other job does. Above 0 the
    * process keeps the newest results: as many bytes as all gradients as they travel, and a copy of
    * each result as it comes. May differ from rank to rank; with 0 on one rank the job ends. */
@@ -899,8 +900,9 @@ SLUICE_API sluice_status sluice_operation_init(sluice_operation* operation);
 
 /* Joins a job of operations, otherwise as sluice_join(). Of the options all but averaging, wire,
  * allow_nil, reproducible, trace_dir, policy, schedule, prune, store and device are used. Of these
- * allow_nil and trace_dir are ignored and the others must keep their defaults; timeouts.restart_ms
- * is ignored, since such a job ends with its appliance. No bcube:// address. The job takes
+ * allow_nil and trace_dir are ignored and the others must keep their defaults. Over udp:// the job
+ * waits timeouts.restart_ms for an appliance that is lost, and operations go on with the same bits:
+ * see "What happens when the box dies" in docs/training.md. No bcube:// address. The job takes
  * sluice_broadcast() and sluice_barrier() of all its ranks; calls for tensors and steps fail with
  * SLUICE_INVALID_ARGUMENT.
  *
