@@ -185,13 +185,22 @@ std::uint32_t Job::owned_chunks(StreamId stream, ShardId shard) const noexcept {
   return owned_chunks_of(spec.chunk_counts[index_of(stream)], spec.shard_count, shard.value);
 }
 
-void Job::start(TimeNs now, std::optional<Step> resumed) noexcept {
-  CHECK(!started());
-  CHECK(!resumed || (*resumed != 0 && !spec.policy.tolerates_stragglers() && !spec.store));
-  resumed_step_ = resumed.value_or(0);
+void Job::start(TimeNs now, const Resumed& resumed) noexcept {
+  CHECK(!started() && (resumed.step == 0 || !spec.store));
+  resumed_ = resumed;
+  if (!resumed.givers.empty()) {
+    CHECK(resumed.step != 0 && spec.policy.tolerates_stragglers());
+    policy_.resume(resumed.k);
+    for (Step step = resumed.step; step != 0 && resumed.step - step < StepClock::kReleaseRing;
+         --step)
+      clock_.release(step, now);
+    gathering_shards_.store(
+        std::min<std::uint32_t>(spec.shard_count, block_count(StreamId::kGradients)),
+        std::memory_order_release);
+  }
   for (const StreamId stream : kStepStreams)
     if (spec.chunk_counts[index_of(stream)] != 0)
-      publish(stream, stream == StreamId::kGradients ? resumed.value_or(1) : 1, now);
+      publish(stream, stream == StreamId::kGradients ? std::max<Step>(resumed.step, 1) : 1, now);
   CHECK(started());
 }
 
@@ -210,7 +219,8 @@ void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
   }
   record.k = static_cast<std::uint16_t>(record.eligible.count());
   if (!waits_for_all) {
-    const std::uint16_t k = step > 1 ? decide_k(step - 1, now) : record.k;
+    const bool first = step == 1 || step == resumed_.step;
+    const std::uint16_t k = !first ? decide_k(step - 1, now) : step > 1 ? policy_.k() : record.k;
     if (step > kFullSteps) {
       record.by_the_living = !two_keep_up(step);
       record.k = std::min(record.k, record.by_the_living ? std::max(k, kTwo) : k);
@@ -229,7 +239,7 @@ void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
   const std::uint32_t participating_shards =
       std::min<std::uint32_t>(spec.shard_count, block_count(stream));
   CHECK(participating_shards != 0);
-  CHECK(open_step(stream) == step - 1 || (open_step(stream) == 0 && step == resumed_step_));
+  CHECK(open_step(stream) == step - 1 || (open_step(stream) == 0 && step == resumed_.step));
   window.shards_left.store(participating_shards, std::memory_order_relaxed);
   window.open_step.store(step, std::memory_order_release);
 }

@@ -112,6 +112,15 @@ struct Transfer {
   std::uint32_t ranks() const noexcept { return source_and_target.load(std::memory_order_acquire); }
 };
 
+// With what a job goes on from an appliance that is lost.
+struct Resumed {
+  Step step = 0;  // of the gradients, which is opened; 0: the job is new
+  // With k < n: its k, as members know it, and the members that give the results that they have
+  // before anybody contributes.
+  std::uint16_t k = 0;
+  MemberMask givers;
+};
+
 class Job {
  public:
   // Bytes that the job will take, by the same arithmetic as the constructor; for limits.
@@ -160,11 +169,31 @@ class Job {
     return by_window_[index_of(stream)].remainder(step) * slice.chunk_count + local_chunk(chunk);
   }
 
-  // Opens step 1 of every stream: all ranks have joined. Of a job that goes on from an appliance
-  // that is lost, `resumed` is the gradient step that is opened. Control thread, once.
-  void start(TimeNs now, std::optional<Step> resumed = {}) noexcept;
+  // Opens step 1 of every stream: all ranks have joined, or all that a job with k < n waits for.
+  // Control thread, once.
+  void start(TimeNs now, const Resumed& resumed = {}) noexcept;
   // That step; 0: the job is new. In it a rank may have nothing to add, see wire::Status.
-  Step resumed_step() const noexcept { return resumed_step_; }
+  Step resumed_step() const noexcept { return resumed_.step; }
+  const MemberMask& givers() const noexcept { return resumed_.givers; }
+  // Some shard has not got all results that members have of the lost appliance.
+  bool gathers() const noexcept { return gathering_shards_.load(std::memory_order_acquire) != 0; }
+  // A shard has. True: it is the last.
+  bool shard_has_gathered() noexcept {
+    return gathering_shards_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  }
+  // As members are told: no gradient step before all results are gathered.
+  Step told_open_step() const noexcept {
+    const Step open = open_step(StreamId::kGradients);  // first: it is opened after gathers() holds
+    return gathers() ? 0 : open;
+  }
+  // A piece of a state is sent to the two ranks that its step was opened for. The published record
+  // names them as long as the step is retained, even when another transfer is under way.
+  bool is_for(StreamId stream, Step step, Rank rank) const noexcept {
+    if (stream != StreamId::kState) return true;
+    const std::size_t index = index_of(stream);
+    const StepRecord& record = windows[index].records[step % spec.windows[index]];
+    return record.step == step && record.eligible.test(rank);
+  }
   bool started() const noexcept {
     return std::ranges::any_of(windows, [](const StreamWindow& window) {
       return window.open_step.load(std::memory_order_acquire) != 0;
@@ -212,7 +241,8 @@ class Job {
   Policy policy_;
   StepClock clock_;
   std::vector<double> durations_s_;
-  Step resumed_step_ = 0;  // written before the first step is opened
+  Resumed resumed_;  // written before the first step is opened
+  std::atomic<std::uint32_t> gathering_shards_{0};
 };
 
 }  // namespace sluice::agg

@@ -6,6 +6,23 @@
 #include "aggregator/base/serial.h"
 
 namespace sluice::agg {
+namespace {
+
+void observe_durations(JobSlice& job_slice, Step step, TimeNs now) noexcept {
+  DCHECK(job_slice.gradients.first_arrival_ns <= now);
+  job_slice.step_duration.observe(now - job_slice.gradients.first_arrival_ns);
+  TimeNs first_ns = kNever;
+  for (const Flow& flow : job_slice.flows)
+    if (flow.last_contribution_step.load(std::memory_order_relaxed) == step)
+      first_ns = std::min(first_ns, flow.last_contribution_ns);
+  DCHECK(first_ns >= job_slice.gradients.first_arrival_ns);
+  for (Flow& flow : job_slice.flows)
+    if (flow.last_contribution_step.load(std::memory_order_relaxed) == step)
+      flow.lag.observe(flow.last_contribution_ns - first_ns);
+}
+
+}  // namespace
+
 Verdict Shard::handle(const wire::Packet& packet, const Location& location, bool marked,
                       TimeNs now) noexcept {
   Verdict verdict = Verdict::kAccepted;
@@ -26,6 +43,7 @@ Verdict Shard::handle(const wire::Packet& packet, const Location& location, bool
                       : contribute_each(job, packet, location.slot_index, now);
         break;
       }
+      case wire::PacketType::kHeld: verdict = take_held(job, packet, now); break;
       case wire::PacketType::kPush: verdict = take_push(job, packet, now); break;
       case wire::PacketType::kPull: verdict = take_pull(job, packet, now); break;
       case wire::PacketType::kPart:
@@ -130,6 +148,12 @@ void Shard::adopt_record(Job& job, StreamId stream, Step open_step) noexcept {
       slice.record.required.clear(Rank{rank});
   }
   DCHECK(slice.record.consistent() && slice.step_chunks != 0);
+  if (!gradients || open_step != job.resumed_step() || job.givers().empty()) return;
+  GradientSlice& sums = job_slice.gradients;
+  sums.gathers = true;
+  for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank)
+    if (job.givers().test(Rank{rank}) && slice.record.eligible.test(Rank{rank}))
+      sums.unheard.set(Rank{rank});
 }
 
 // Checks that the chunk exists and belongs to this shard.
@@ -211,19 +235,6 @@ void Shard::close_part(Job& job, StreamId stream, TimeNs now) noexcept {
     return;
   }
   job.publish(stream, step + 1, now);
-}
-
-void Shard::observe_durations(JobSlice& job_slice, Step step, TimeNs now) noexcept {
-  DCHECK(job_slice.gradients.first_arrival_ns <= now);
-  job_slice.step_duration.observe(now - job_slice.gradients.first_arrival_ns);
-  TimeNs first_ns = kNever;
-  for (const Flow& flow : job_slice.flows)
-    if (flow.last_contribution_step.load(std::memory_order_relaxed) == step)
-      first_ns = std::min(first_ns, flow.last_contribution_ns);
-  DCHECK(first_ns >= job_slice.gradients.first_arrival_ns);
-  for (Flow& flow : job_slice.flows)
-    if (flow.last_contribution_step.load(std::memory_order_relaxed) == step)
-      flow.lag.observe(flow.last_contribution_ns - first_ns);
 }
 
 }  // namespace sluice::agg

@@ -166,7 +166,6 @@ class Shard {
   bool try_complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
   void complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
   void close_part(Job& job, StreamId stream, TimeNs now) noexcept;
-  static void observe_durations(JobSlice& job_slice, Step step, TimeNs now) noexcept;
   StreamSlice& current_slice(Job& job, StreamId stream) noexcept {
     StreamSlice& slice = job.slices[id_.value].of(stream);
     const Step open_step = job.open_step(stream);
@@ -192,6 +191,10 @@ class Shard {
   Verdict contribute_each(Job& job, const wire::Packet& packet, std::uint32_t first_slot,
                           TimeNs now) noexcept;
   bool try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noexcept;
+
+  // shard_held.cc: results of a lost appliance that members give.
+  Verdict take_held(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
+  void note_gathered(Job& job) noexcept;
 
   // shard_piece.cc: pieces of broadcasts, barriers and transfers.
   Verdict take_piece(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
@@ -267,7 +270,6 @@ class Shard {
   bool write_piece(Job& job, StreamId stream, const ResultPart& part, Rank rank, Transmit& transmit,
                    TimeNs now) noexcept;
   Flow& flow_to(Job& job, Rank rank) noexcept;
-  static bool is_for(const Job& job, StreamId stream, Step step, Rank rank) noexcept;
   static wire::Sender sender_of(const Job& job, Rank rank) noexcept;
   static wire::PartialSum fill_feedback(const Job& job, Flow& flow, wire::FeedbackHeader& header,
                                         TimeNs now) noexcept;

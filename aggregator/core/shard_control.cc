@@ -69,7 +69,12 @@ void Shard::member_gone(Job& job, Rank rank) noexcept {
     if (job.members[rank.value].takes_part(index_of(stream), slice.record.step)) continue;
     slice.record.remove(rank);
     DCHECK(!slice.record.eligible.test(rank) && !slice.record.required.test(rank));
-    if (stream == StreamId::kGradients) job.slices[id_.value].gradients.summary.conclusive = false;
+    if (stream == StreamId::kGradients) {
+      GradientSlice& sums = job.slices[id_.value].gradients;
+      sums.summary.conclusive = false;
+      sums.unheard.clear(rank);
+      note_gathered(job);
+    }
     sweep(slice);
   }
 }

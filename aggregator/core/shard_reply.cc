@@ -40,6 +40,20 @@ std::uint8_t next_bit(std::uint32_t bits, unsigned from) noexcept {
 
 constexpr std::uint32_t bit(std::uint32_t index) noexcept { return std::uint32_t{1} << index; }
 
+// Of a step before the one with which the job goes on from a lost appliance: no member has had some
+// result of the block to give.
+bool is_forgotten(const Job& job, const GradientSlice& slice, const Reply& reply) noexcept {
+  if (reply.step >= job.resumed_step() || job.givers().empty() || job.gathers()) return false;
+  const std::uint64_t chunks = job.chunks_in_block(StreamId::kGradients, reply.block);
+  const std::uint32_t first =
+      job.slot_index(StreamId::kGradients, slice, reply.step, reply.block * kChunksPerBlock);
+  for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1)
+    if (!slice.slots[first + static_cast<std::uint32_t>(std::countr_zero(rest))].complete_for(
+            reply.step))
+      return true;
+  return false;
+}
+
 void note_awaited(Awaited& awaited, Step step, ChunkIndex chunk,
                   const std::array<std::uint64_t, kMaskWords>& ranks) noexcept {
   DCHECK(step != 0);  // 0 would say that no worker has asked
@@ -266,7 +280,8 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
   body.open_step = open_step;
   if (reply.step > open_step || reply.step == 0) {
     body.status = wire::AnswerStatus::kNotOpen;
-  } else if (open_step - reply.step >= window) {
+  } else if (open_step - reply.step >= window ||
+             (reply.stream == StreamId::kGradients && is_forgotten(job, own.gradients, reply))) {
     body.status = wire::AnswerStatus::kGone;
   } else {
     const std::uint32_t first_chunk = reply.block * kChunksPerBlock;
@@ -291,7 +306,9 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
       const std::uint64_t* abstained = reply.stream == StreamId::kGradients
                                            ? own.gradients.abstained_of(first_slot + bit)
                                            : nullptr;
-      if (touched && (test_bit(mask, rank) || (abstained && test_bit(abstained, rank))))
+      const bool given =
+          reply.stream == StreamId::kGradients && job.gathers() && slot.complete_for(reply.step);
+      if (given || (touched && (test_bit(mask, rank) || (abstained && test_bit(abstained, rank)))))
         body.counted |= std::uint64_t{1} << bit;
       if (slot.complete_for(reply.step)) {
         // A result that still waits in the queue is about to be sent, and need not be pulled. A
@@ -310,7 +327,7 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
   if (body.first_incomplete != wire::kNoChunk && reply.stream == StreamId::kGradients &&
       reply.step == open_step)
     note_awaited(own.awaited, reply.step, body.first_incomplete, missing);
-  reply.want &= is_for(job, reply.stream, reply.step, rank) ? body.complete : 0;
+  reply.want &= job.is_for(reply.stream, reply.step, rank) ? body.complete : 0;
   return encode_answer(job, rank, reply, body, missing, out, now);
 }
 

@@ -293,6 +293,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
   Verdict verdict = check_step(job, StreamId::kGradients, body.step);
   if (verdict != Verdict::kAccepted) return verdict;
   const bool tolerant = job.spec.policy.tolerates_stragglers();
+  if (tolerant && job.gathers()) return Verdict::kNotStarted;
   if (tolerant) job.note_reached(rank, body.step);
   if (verdict = check_base(job, body); verdict != Verdict::kAccepted) return verdict;
 

@@ -186,7 +186,7 @@ std::size_t Shard::fan_out(Job& job, StreamId stream, const ResultPart& part,
 // Null: no result is sent to this member now. A member without credit will ask for it.
 Flow* Shard::flow_that_may_get(Job& job, StreamId stream, Step step, Rank rank) noexcept {
   if (!job.members[rank.value].reachable.load(std::memory_order_relaxed)) return nullptr;
-  if (!is_for(job, stream, step, rank)) return nullptr;
+  if (!job.is_for(stream, step, rank)) return nullptr;
   Flow& flow = flow_to(job, rank);
   DCHECK(flow.cookie != 0);
   if (!beyond_credit(flow)) return &flow;
@@ -206,15 +206,6 @@ Flow& Shard::flow_to(Job& job, Rank rank) noexcept {
   const Cookie cookie = job.members[rank.value].cookie.load(std::memory_order_relaxed);
   if (flow.cookie != cookie) flow.restart(cookie);
   return flow;
-}
-
-// A piece of a state is sent to the two ranks that its step was opened for. The published record
-// names them as long as the step is retained, even when another transfer is under way.
-bool Shard::is_for(const Job& job, StreamId stream, Step step, Rank rank) noexcept {
-  if (stream != StreamId::kState) return true;
-  const std::size_t index = index_of(stream);
-  const StepRecord& record = job.windows[index].records[step % job.spec.windows[index]];
-  return record.step == step && record.eligible.test(rank);
 }
 
 wire::Sender Shard::sender_of(const Job& job, Rank rank) noexcept {
@@ -239,7 +230,7 @@ wire::PartialSum Shard::fill_feedback(const Job& job, Flow& flow, wire::Feedback
       .echo_timestamp_us = flow.echo_timestamp_us,
       .hold_us = static_cast<std::uint32_t>((now - flow.echo_arrival_ns) / kMicrosecond),
       .deferred_count = flow.deferred_count,
-      .open_step = job.open_step(StreamId::kGradients),
+      .open_step = job.told_open_step(),
       .priority = 0,
       .flags = 0};
   header.number = numbers.number;

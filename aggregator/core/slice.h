@@ -25,6 +25,7 @@
 #include "aggregator/base/verdict.h"
 #include "aggregator/core/early.h"
 #include "aggregator/core/flow.h"
+#include "aggregator/core/mask.h"
 #include "aggregator/core/record.h"
 #include "aggregator/operations/operations.h"
 #include "aggregator/store/store.h"
@@ -213,6 +214,11 @@ struct GradientSlice : StreamSlice {
   // would take 80 bytes an element and several times as long.)
   EarlyPayloads early;
   std::vector<std::uint16_t> next_ranks;
+
+  // Of a job with k < n that goes on from a lost appliance: the ranks that have not given all
+  // results that they have. While there is one, no contribution counts.
+  MemberMask unheard;
+  bool gathers = false;
 
   void begin_step() noexcept {
     DCHECK(closed_count == 0 && chunk_count != 0);

@@ -131,8 +131,8 @@ Refusal check_operations_request(const JoinRequest& request, const JobsOptions& 
 Refusal check_operations_agreement(const JoinRequest& request, const JobEntry& entry);
 OperationsSpec operations_spec(const JoinRequest& request, const JobsOptions& options) noexcept;
 StoreSpec store_spec(const JoinRequest& request, const JobsOptions& options) noexcept;
-// Whether the process may be in a job that goes on from an appliance that is lost: the job is
-// synchronous, and no rank of it is a new process. `entry`: null if there is no such job. rank.cc.
+// Whether the process may be in a job that goes on from an appliance that is lost: no rank of a
+// synchronous job is a new process. `entry`: null if there is no such job. rank.cc.
 Refusal check_resumption(const JoinRequest& request, const JobsOptions& options,
                          const JobEntry* entry);
 // A job that leaves stragglers behind keeps more steps for them, as far as a job's memory allows.

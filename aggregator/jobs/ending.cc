@@ -122,6 +122,13 @@ void JobControl::lose(Rank rank, wire::NoticeCode code, TimeNs now) {
   entry_.shared(rank).reachable.store(false, std::memory_order_release);
   if (entry_.forming() && entry_.count(MemberPhase::kJoined) != 0) return;
   if (entry_.is_synchronous() && let_go(rank, code, now)) return;
+  // Others may wait for results that the lost rank alone had: all join anew, and state what they
+  // have.
+  if (entry_.goes_on() && entry_.job->gathers() && entry_.live_count() != 0) {
+    fail(wire::NoticeCode::kMoved, rank, describe_loss_by(rank, code, now), now);
+    entry_.listed = false;
+    return release();
+  }
   if (entry_.goes_on()) {
     remove_member(rank);
     std::string why = describe_loss_by(rank, code, now);

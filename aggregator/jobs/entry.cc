@@ -17,15 +17,37 @@ TimeNs JobEntry::last_heard_ns(Rank rank, const PausableClock& clock) const noex
   return heard_ns;
 }
 
-std::optional<Step> JobEntry::resume_step() const noexcept {
-  Step first = kLastStep;
-  bool resumes = false;
+std::uint64_t JobEntry::newest_exchange() const noexcept {
+  std::uint64_t newest = 0;
+  for (const MemberEntry& one : members)
+    if (one.is(MemberPhase::kJoined) && one.resume_step != 0)
+      newest = std::max(newest, one.exchange_over);
+  return newest;
+}
+
+Resumed JobEntry::resumed() const noexcept {
+  const bool tolerates = spec.policy.tolerates_stragglers();
+  Step least = kLastStep;
+  Step most = 0;
   for (const MemberEntry& one : members) {
-    resumes |= one.resume_step != 0;
-    first = std::min(first, std::max<Step>(one.resume_step, 1));
+    if (tolerates && !may_give(one)) continue;
+    most = std::max(most, one.resume_step);
+    least = std::min(least, std::max<Step>(one.resume_step, 1));
   }
-  if (is_operations()) first = 1;  // what the ranks say is not a step there
-  return resumes ? std::optional(first) : std::nullopt;
+  if (most == 0) return {};
+  if (is_operations()) return {.step = 1, .givers = {}};  // what the ranks say is not a step
+  if (!tolerates) return {.step = least, .givers = {}};
+  Resumed resumed{.step = most, .givers = {}};
+  Step k_of = 0;
+  for (std::uint16_t rank = 0; rank < world_size(); ++rank) {
+    const MemberEntry& one = members[rank];
+    if (!may_give(one) || one.resume_step + 1 < most) continue;
+    resumed.givers.set(Rank{rank});
+    if (one.resume_k == 0 || one.resume_step < k_of) continue;
+    resumed.k = one.resume_step == k_of ? std::max(resumed.k, one.resume_k) : one.resume_k;
+    k_of = one.resume_step;
+  }
+  return resumed;
 }
 
 std::uint8_t JobEntry::percent_made() const noexcept {

@@ -7,6 +7,7 @@
 // change_to(), which knows what may follow what.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -103,6 +104,10 @@ struct MemberEntry {
   // As its join said, see wire::Join.
   bool was_member = false;
   Step resume_step = 0;
+  std::uint32_t resume_calls = 0;
+  std::uint16_t resume_k = 0;
+  std::uint64_t exchange_over = 0;
+  std::uint64_t exchange_entered = 0;
 
   MemberPhase phase() const noexcept { return phase_; }
   bool is(MemberPhase phase) const noexcept { return phase_ == phase; }
@@ -160,6 +165,12 @@ struct JobEntry {
   bool listed = true;     // a join under this name finds it
   Resyncs resyncs;
   std::string loss;  // see JobView
+  // Of a job with k < n that goes on from a lost appliance, see wire::Status.
+  TimeNs resuming_ns = 0;  // since the first rank that was in a step there has joined
+  Step resume_from = 0;
+  std::uint32_t resume_calls = 0;
+  std::uint64_t exchange = 0;
+  std::uint64_t exchange_over = 0;
   // Of a store, see keep.cc.
   TimeNs kept_since_ns = 0;          // when its last worker went; while it has no workers
   bool was_kept = false;             // it has been without workers
@@ -221,9 +232,29 @@ struct JobEntry {
   }
   // No process has held a rank of it yet.
   bool unclaimed() const noexcept { return count(MemberPhase::kFree) == members.size(); }
-  // The gradient step with which a job that a lost appliance had goes on: the first that not every
-  // rank has all results of, as the joins have said. None: no rank was in a step there.
-  std::optional<Step> resume_step() const noexcept;
+  // With what a job that a lost appliance had goes on, as the joins have said; step 0: no rank was
+  // in a step there. Of a synchronous job that is the first step that not every rank has all
+  // results of; with k < n the newest one that a rank is in. Of the step before, a rank that lacks
+  // some gets what the others have kept; a rank further back needs their state.
+  Resumed resumed() const noexcept;
+  // The newest exchange of results that is over, as far as the members that have a state know.
+  std::uint64_t newest_exchange() const noexcept;
+  // With k < n: what the member has contradicts nothing that the others have. Without its part in
+  // the newest exchange that is over, they may have made other sums than it has.
+  bool may_give(const MemberEntry& one) const noexcept {
+    const std::uint64_t newest = newest_exchange();
+    return one.is(MemberPhase::kJoined) && one.resume_step != 0 &&
+           (one.exchange_over == newest || one.exchange_entered == newest);
+  }
+  // It goes on without ranks that have not come back, after members that waited for them since
+  // `since` or before. One that is alone may be a rank without which the others went on, and ended;
+  // of operations its groups are broken then.
+  bool resumes_without(TimeNs since) const noexcept {
+    if (resuming_ns == 0 || std::max(resuming_ns, held_since_ns) > since) return false;
+    if (is_operations()) return true;
+    return spec.policy.tolerates_stragglers() && resumed().step != 0 &&
+           count(MemberPhase::kJoined) >= 2;
+  }
   // The memory is on its way back to the system.
   bool memory_returns() const noexcept {
     return memory_ == JobMemory::kLeaving || memory_ == JobMemory::kGoing ||

@@ -77,6 +77,12 @@ ControlResult JobControl::take_rank(const JoinRequest& asked, const Request& req
     return take_rank(as, given);
   }
   CHECK(asked.rank.value < entry_.world_size());
+  const MemberEntry& holder = entry_.member(asked.rank);
+  // It was given up, and asks because it has heard nothing.
+  if (holder.is(MemberPhase::kGone) && holder.nonce == asked.join.nonce && entry_.goes_on()) {
+    hear(request);
+    return {.verdict = Verdict::kJoin, .bind = true, .job = entry_.id, .rank = asked.rank};
+  }
   const RankDecision decision = decide_rank(asked, entry_, context_.clock);
   switch (decision.kind) {
     case RankDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
@@ -87,8 +93,12 @@ ControlResult JobControl::take_rank(const JoinRequest& asked, const Request& req
     case RankDecision::Kind::kAcceptAgain:
       entry_.member(asked.rank).liveness.hear(request.now);
       entry_.member(asked.rank).address = asked.address;
+      if (entry_.forming()) ranks_.note_resumption(request);
       break;
-    case RankDecision::Kind::kRevive: revive(asked.rank, request.now); break;
+    case RankDecision::Kind::kRevive:
+      if (entry_.forming()) ranks_.note_resumption(request);
+      revive(asked.rank, request.now);
+      break;
     case RankDecision::Kind::kTakeOfRunning: return admit_to_running(request);
     case RankDecision::Kind::kTake:
       ranks_.occupy(request);
@@ -132,19 +142,19 @@ void JobControl::revive(Rank rank, TimeNs now) {
   start_if_complete(now);
 }
 
-// A job of operations goes on from an appliance that is lost without the ranks that do not come.
 void JobControl::start_if_complete(TimeNs now) {
   if (!entry_.forming() || entry_.memory() != JobMemory::kHeld) return;
   const std::uint16_t needed = entry_.is_elastic() ? std::uint16_t{1} : entry_.world_size();
-  const bool waited = entry_.is_operations() && entry_.resume_step().has_value() &&
-                      now - entry_.held_since_ns >= context_.options->member_timeout_ns;
-  if (entry_.count(MemberPhase::kJoined) < needed && !waited) return;
-  for (std::uint16_t rank = 0; waited && rank < entry_.world_size(); ++rank)
+  const bool all = entry_.count(MemberPhase::kJoined) >= needed;
+  if (!all && !entry_.resumes_without(now - context_.options->member_timeout_ns)) return;
+  CHECK(entry_.job != nullptr);
+  const Resumed resumed = entry_.resumed();
+  if (!resumed.givers.empty()) ranks_.resume(resumed, now);
+  for (std::uint16_t rank = 0; !all && entry_.is_operations() && rank < entry_.world_size(); ++rank)
     if (!entry_.member(Rank{rank}).live())
       for (auto& left_from : entry_.shared(Rank{rank}).left_from)
         left_from.store(0, std::memory_order_release);
-  CHECK(entry_.job != nullptr);
-  entry_.job->start(context_.clock.caller_time(now), entry_.resume_step());
+  entry_.job->start(context_.clock.caller_time(now), resumed);
   entry_.run();
   entry_.initial_ns = now;
   tell_status();

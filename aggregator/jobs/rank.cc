@@ -64,13 +64,14 @@ Refusal check_resumption(const JoinRequest& request, const JobsOptions& options,
   const wire::Join& join = request.join;
   const bool resumes = join.resume_step != 0;
   if (join.kind == JobKind::kOperations) return check_operations_resumption(request, entry);
-  if (resumes &&
-      (join.kind != JobKind::kSums || effective_policy(request, options).tolerates_stragglers()))
+  if (resumes && join.kind != JobKind::kSums)
     return no(RefuseCode::kPolicy,
               text("rank %u of job '%s' was in step %u at an appliance that is lost, and only a "
-                   "synchronous job goes on from there: start the job again from a checkpoint",
+                   "job of sums goes on from there: start the job again from a checkpoint",
                    unsigned{request.rank.value}, printable(request.name()).c_str(),
                    std::uint32_t{join.resume_step}));
+  // With k < n a new process gets another rank's state.
+  if (effective_policy(request, options).tolerates_stragglers()) return {};
   if (entry == nullptr || !entry->forming() || entry->run_id != join.run_id) return {};
   for (std::uint16_t index = 0; index < entry->world_size(); ++index) {
     const MemberEntry& other = entry->member(Rank{index});

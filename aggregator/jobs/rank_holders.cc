@@ -35,13 +35,59 @@ void RankHolders::occupy(const Request& request) {
   member.liveness.hear(request.now);
   member.resyncs_done = 0;
   member.was_member = request.join().was_member != 0;
-  member.resume_step = request.join().resume_step;
+  note_resumption(request);
 
   Member& shared = entry_.shared(request.rank());
   shared.last_heard_ns.store(context_.clock.caller_time(request.now), std::memory_order_relaxed);
   shared.stale_cookie.store(member.stale_cookie, std::memory_order_relaxed);
   shared.cookie.store(member.cookie, std::memory_order_release);  // restarts the shards' flows
   shared.reachable.store(true, std::memory_order_release);
+}
+
+void RankHolders::note_resumption(const Request& request) noexcept {
+  MemberEntry& member = entry_.member(request.rank());
+  member.resume_step = request.join().resume_step;
+  member.resume_calls = request.join().resume_calls;
+  member.resume_k = request.join().resume_k;
+  member.exchange_over = request.join().exchange_over;
+  member.exchange_entered = request.join().exchange_entered;
+  if (member.resume_step != 0 && entry_.resuming_ns == 0) entry_.resuming_ns = request.now;
+}
+
+// Greater than all that members know of, and no other job's.
+std::uint64_t RankHolders::next_exchange() noexcept {
+  constexpr unsigned kCountBits = 24;
+  std::uint64_t newest = 0;
+  for (const MemberEntry& one : entry_.members)
+    newest = std::max({newest, one.exchange_over, one.exchange_entered});
+  const std::uint64_t unique = make_cookie(Rank{0}, newest) >> kCountBits;
+  return (((newest >> (64 - kCountBits)) + 1) << (64 - kCountBits)) | unique;
+}
+
+// Ranks that are away, or too far back to be given results, need another rank's state.
+void RankHolders::resume(const Resumed& resumed, TimeNs now) noexcept {
+  CHECK(entry_.forming() && !resumed.givers.empty());
+  entry_.resume_from = resumed.step;
+  entry_.exchange = next_exchange();
+  entry_.exchange_over = entry_.newest_exchange();
+  for (std::uint16_t index = 0; index < entry_.world_size(); ++index) {
+    MemberEntry& member = entry_.member(Rank{index});
+    Member& shared = entry_.shared(Rank{index});
+    if (resumed.givers.test(Rank{index})) {
+      entry_.resume_from = std::min(entry_.resume_from, member.resume_step);
+      entry_.resume_calls = std::max(entry_.resume_calls, member.resume_calls);
+      shared.reached.store(member.resume_step, std::memory_order_relaxed);
+      continue;
+    }
+    member.rejoined = member.needs_state = true;
+    member.admitted_ns = now;
+    // As for a rank that returns to a running job.
+    if (member.is(MemberPhase::kJoined))
+      shared.joined_from[kTensorStream].store(std::min(resumed.step, kLastStep - 2) + 2,
+                                              std::memory_order_release);
+    else
+      for (auto& left_from : shared.left_from) left_from.store(0, std::memory_order_release);
+  }
 }
 
 void RankHolders::remove(Rank rank) noexcept {

@@ -18,6 +18,10 @@ class RankHolders {
 
   // The process that has sent the join takes the rank, with a cookie of its own.
   void occupy(const Request& request);
+  // What its join says of a lost appliance.
+  void note_resumption(const Request& request) noexcept;
+  // The job is about to go on from there without the ranks that give nothing.
+  void resume(const Resumed& resumed, TimeNs now) noexcept;
   // From now on no step waits for the rank and no result is sent to it.
   void remove(Rank rank) noexcept;
 
@@ -35,6 +39,7 @@ class RankHolders {
 
  private:
   Cookie make_cookie(Rank rank, std::uint64_t nonce) noexcept;
+  std::uint64_t next_exchange() noexcept;
 
   JobEntry& entry_;
   ControlContext& context_;

@@ -118,6 +118,11 @@ std::size_t write_status(const JobEntry& entry, Rank rank, std::uint32_t echo_us
                     .mask_words = static_cast<std::uint8_t>(words),
                     .left = member.has_left()};
   if (entry.job != nullptr) body.resume_step = entry.job->resumed_step();
+  body.resume_from = entry.resume_from;
+  body.resume_calls = entry.resume_calls;
+  body.exchange = entry.exchange;
+  body.exchange_over = entry.exchange_over;
+  body.needs_state = member.needs_state;
   body.drain = entry.drain;
   const Resyncs& resyncs = entry.resyncs;
   if (entry.goes_on() && resyncs.state() == Resyncs::State::kOpen) {

@@ -115,6 +115,15 @@ std::uint16_t Policy::next_k(const StepObservation& observation) noexcept {
   return k_;
 }
 
+// A step's k may have been lowered by a rank that was lost.
+void Policy::resume(std::uint16_t k) noexcept {
+  CHECK(observed_ == 0);
+  const bool chosen = options_.kind != PolicyKind::kSync && options_.kind != PolicyKind::kFixed;
+  if (!chosen || k == 0) return;
+  const std::uint16_t least = options_.kind == PolicyKind::kSaina ? k_ : floor();
+  k_ = std::min(std::max(k, least), worker_count_);
+}
+
 // The published rule (SAINA, IEEE TSC 16(6), 2023): a round whose signs flipped by at least s_th
 // counts up, any other counts down; c_th counts raise k by one. k never falls.
 std::uint16_t Policy::saina(const StepObservation& observation) noexcept {

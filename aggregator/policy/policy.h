@@ -76,6 +76,9 @@ class Policy {
   // have k = n whatever the policy answers, but it observes them.
   std::uint16_t next_k(const StepObservation& observation) noexcept;
   std::uint16_t k() const noexcept { return k_; }
+  // Goes on with the k that another appliance had chosen last; 0: with the first one. What it had
+  // observed is lost.
+  void resume(std::uint16_t k) noexcept;
 
   const PolicyOptions& options() const noexcept { return options_; }
   // Whether the rule needs norms of contributions and results, or signs of results; no rule needs

@@ -64,8 +64,14 @@ struct [[gnu::packed]] Join {
   // Of a process that an appliance which is lost had admitted to this run; 0: a new process.
   std::uint8_t was_member = 0;
   // The gradient step that it was in there; of a job of operations, one more than the groups that
-  // it was in. 0: the job had not started for it.
+  // it was in. 0: the job had not started for it, or it needs another rank's state.
   std::uint32_t resume_step = 0;
+  std::uint32_t resume_calls = 0;  // collective calls that it has ended
+  std::uint16_t resume_k = 0;      // of the newest step of which it has a result; 0: it has none
+  // With k < n, exchanges of results at appliances that went on from a lost one; 0: none. The
+  // newest that is over, as far as the process knows, and the newest that it has taken part in.
+  std::uint64_t exchange_over = 0;
+  std::uint64_t exchange_entered = 0;
   // How often this run has moved to another appliance, as far as the process knows.
   std::uint32_t epoch = 0;
   char name[kMaxJobNameBytes] = {};
@@ -234,6 +240,14 @@ struct [[gnu::packed]] Status {
   // The gradient step with which the job begins here, of a job that goes on from an appliance that
   // is lost; 0: the job is new.
   std::uint32_t resume_step = 0;
+  // Of such a job with k < n: the oldest step of which a member lacks results that others may have,
+  // and the most collective calls that a member has ended.
+  std::uint32_t resume_from = 0;
+  std::uint32_t resume_calls = 0;
+  // The exchange of results here, and the newest that was over before.
+  std::uint64_t exchange = 0;
+  std::uint64_t exchange_over = 0;
+  std::uint8_t needs_state = 0;  // 1: this member needs another one's state before it goes on
   Drain drain{};
 };
 

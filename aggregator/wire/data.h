@@ -68,6 +68,23 @@ struct [[gnu::packed]] ResultHeader {  // then mask_words u64, then as a contrib
   std::uint8_t mask_words = 0;
 };
 
+// A result that an appliance which is lost has made, as its sender got it, in a job with k < n: see
+// Status::resume_step. Without data as a contribution, never sparse. `chunk` is kNoChunk: the
+// sender has given to this shard all that it has.
+struct [[gnu::packed]] Held {  // then mask_words u64, then as a contribution
+  static constexpr PacketType kType = PacketType::kHeld;
+  static constexpr std::uint8_t kFlags = kFlagReport | kFlagNil | kFlagMean | kFlagNonFinite;
+  FlowHeader flow;
+  std::uint32_t step = 0;
+  std::uint32_t chunk = 0;
+  std::uint64_t weight = 0;
+  std::uint16_t k = 0;
+  std::uint16_t may_count = 0;
+  std::uint16_t elem_count = 0;
+  Dtype dtype{};
+  std::uint8_t mask_words = 0;
+};
+
 // ---- pieces ----
 
 // The operation of a step of stream kCollectives or kState. Its first piece fixes it, and all ranks

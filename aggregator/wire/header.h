@@ -54,10 +54,11 @@ enum class PacketType : std::uint8_t {
   kPart = 24,          // worker: its data for a chunk of an operation
   kFloors = 25,        // worker, to shard 0: its floor in a sequence
   kPartProbe = 26,     // worker: what became of these chunks of a sequence? send those named
-  kResult = 32,        // appliance: the sum of a chunk
-  kFeedback = 33,      // appliance: only the feedback header
-  kAnswer = 34,        // appliance: to a probe
-  kPieceResult = 35,   // appliance: a piece, to everybody whom it concerns
+  kHeld = 27,      // worker: a result that it has of an appliance that is lost; or: it has no more
+  kResult = 32,    // appliance: the sum of a chunk
+  kFeedback = 33,  // appliance: only the feedback header
+  kAnswer = 34,    // appliance: to a probe
+  kPieceResult = 35,  // appliance: a piece, to everybody whom it concerns
   kValues = 36,      // appliance: the parameters of a store's chunk, to the worker that pulled them
   kPartResult = 37,  // appliance: a chunk of an operation, to everybody whom it concerns
   kPartAnswer = 38,  // appliance: to a probe of a sequence
@@ -69,7 +70,7 @@ constexpr bool is_control(PacketType type) noexcept {
   return type >= PacketType::kJoin && type <= PacketType::kGroupMade;
 }
 constexpr bool is_worker_data(PacketType type) noexcept {
-  return type >= PacketType::kContribution && type <= PacketType::kPartProbe;
+  return type >= PacketType::kContribution && type <= PacketType::kHeld;
 }
 constexpr bool is_appliance_data(PacketType type) noexcept {
   return type >= PacketType::kResult && type <= PacketType::kOutcome;

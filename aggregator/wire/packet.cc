@@ -106,6 +106,11 @@ Verdict check(const ResultHeader& body, Tail& tail) noexcept {
   return verdict == Verdict::kAccepted ? check_elems(body, body.feedback.flags, tail) : verdict;
 }
 
+Verdict check(const Held& body, Tail& tail) noexcept {
+  const Verdict verdict = check_mask(body.mask_words, tail);
+  return verdict == Verdict::kAccepted ? check_elems(body, body.flow.flags, tail) : verdict;
+}
+
 Verdict check(const Piece& body, Tail& tail) noexcept {
   return check_operation(body.operation, body.payload_bytes, tail);
 }
@@ -229,7 +234,9 @@ Verdict check(const Join& body, Tail& tail) noexcept {
       body.averaging > AveragingChoice::kSum || !is_summed(body.wire) ||
       body.kind > JobKind::kOperations || !valid_store(body.store) ||
       body.keep > StoreKeep::kTake || body.was_member > 1 ||
-      (body.resume_step != 0 && body.was_member == 0))
+      ((body.resume_step != 0 || body.resume_calls != 0 || body.resume_k != 0 ||
+        body.exchange_over != 0 || body.exchange_entered != 0) &&
+       body.was_member == 0))
     return Verdict::kBadField;
   if (body.name_bytes == 0 || body.name_bytes > kMaxJobNameBytes || !valid_prints(body))
     return Verdict::kBadLength;
@@ -239,7 +246,8 @@ Verdict check(const Join& body, Tail& tail) noexcept {
 }
 
 Verdict check(const Status& body, Tail& tail) noexcept {
-  const bool possible = body.state <= JobState::kEnded && body.drain <= Drain::kBegun;
+  const bool possible =
+      body.state <= JobState::kEnded && body.drain <= Drain::kBegun && body.needs_state <= 1;
   return possible ? check_mask(body.mask_words, tail) : Verdict::kBadField;
 }
 
@@ -319,8 +327,8 @@ Verdict parse(std::span<const std::uint8_t> bytes, Packet& packet) noexcept {
   const Verdict verdict =
       check_one_of<Contribution, ResultHeader, Part, PartResult, Piece, PieceResult, Push, Pull,
                    Values, Probe, Credit, Finished, Feedback, Answer, Call, Floors, Floor, Outcome,
-                   PartProbe, PartAnswer, Join, Challenge, Accept, Refuse, Leave, Keepalive, Status,
-                   Ping, Notice, Resync, Preparing, Differs, MakeGroup, GroupMade>(
+                   PartProbe, PartAnswer, Held, Join, Challenge, Accept, Refuse, Leave, Keepalive,
+                   Status, Ping, Notice, Resync, Preparing, Differs, MakeGroup, GroupMade>(
           common.type, bytes, body_bytes, tail);
   if (!ok(verdict)) return verdict;
 

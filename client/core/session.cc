@@ -94,6 +94,8 @@ void Session::rejoin(std::uint64_t run_id, TimeNs now) noexcept {
   has_started_ = changed_ = moving_ = false;
   asking_.reset();
   resumption_.reset();
+  held_.reset();
+  exchanges_ = {};
   facts_ = {};
   failure_ = {};
   missing_ = {};
@@ -146,12 +148,12 @@ void Session::leave(wire::LeaveReason reason, TimeNs now) {
 // A session's first gradient after a resync, or a collective, which comes before any gradient: the
 // other ranks need not wait for this one any more.
 void Session::submitted(const Submission& submission, TimeNs now) noexcept {
-  if (submission.contribute) caught_up(now);
+  if (submission.contribute && transfers_ != nullptr) transfers_->caught_up(now);
 }
 
 Status Session::begin_collective(std::optional<Rank> root, void* buffer, std::size_t bytes,
                                  TimeNs now) {
-  caught_up(now);
+  if (transfers_ != nullptr) transfers_->caught_up(now);
   collectives_.begin_call(root, buffer, bytes, now);
   return {};
 }
@@ -279,7 +281,8 @@ void Session::after_join(TimeNs now) {
   membership_.begin(link_.identity, {.restart_ns = restart_timeout_ns()}, now);
   become(SessionState::kForming);
   if (!joined.ok()) return fail(std::move(joined), true, now);
-  if (standby_.exists() && (restart_timeout_ns() == 0 || groups_ != nullptr))
+  const bool stays = groups_ != nullptr || facts_.policy.tolerates_stragglers();
+  if (standby_.exists() && (restart_timeout_ns() == 0 || stays))
     return fail({StatusCode::kInvalidArgument,
                  place() + "only a synchronous job moves to another address, and only with a "
                            "restart_timeout: members of a job with k < n that lose each other "
@@ -306,8 +309,11 @@ void Session::start(TimeNs now) {
     return fail({StatusCode::kRefused, place() + "the appliance has begun the job anew, and this "
                                                  "rank is in the middle of it"},
                 true, now);
-  if (resumes) return begin_exchange(now);
+  // A new process in a job that goes on from an appliance that is lost.
+  const bool lacks_state = membership_.resumed().needs_state && behind_status().ok();
+  if (resumes || lacks_state) return begin_exchange(now);
   changed_ = false;
+  exchanges_.over = membership_.resumed().exchange;  // it has nothing of before
   for (Stream* const one : streams_) one->start(now);
   work(now);
 }

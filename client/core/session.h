@@ -38,6 +38,7 @@
 #include "client/core/operations/group_stream.h"
 #include "client/core/store/store.h"
 #include "client/core/sums/gradients.h"
+#include "client/core/sums/held.h"
 
 namespace sluice::client {
 
@@ -178,10 +179,6 @@ class Session final : public Calls, public Driven {
   wire::Leave leave_body(wire::LeaveReason reason) const noexcept;
   // The window need not wait any more when this worker is where the others are.
   void note_caught_up(TimeNs now) noexcept;
-  // Nor when it computes no gradient before what the application has called is done.
-  void caught_up(TimeNs now) noexcept {
-    if (transfers_ != nullptr) transfers_->caught_up(now);
-  }
 
   // ---- session_restart.cc ----
   // What the job waits for when its appliance is lost; 0: it does not. Known since the join.
@@ -195,6 +192,8 @@ class Session final : public Calls, public Driven {
   void change_appliance(TimeNs now);
   void note_returned(Step step, TimeNs now);
   void begin_exchange(TimeNs now);
+  void give_results(TimeNs now);
+  void stop_giving();
   void advance_exchange(TimeNs now);
   void end_exchange(TimeNs now);
   std::string describe_silence(TimeNs now) const;
@@ -251,6 +250,9 @@ class Session final : public Calls, public Driven {
   // Of an appliance that is lost. A join is on its way while it is silent.
   std::optional<JoinMachine> asking_;
   std::optional<Resumption> resumption_;  // while the ranks state what they know
+  std::unique_ptr<HeldResults> held_;     // while they give it, with k < n
+  JoinMachine::Exchanges exchanges_;      // with k < n
+  bool rejoined_ = false;                 // the job had gone on without this rank
   bool changed_ = false;                  // the appliance, which the ranks have yet to agree about
   TimeNs lost_ns_ = 0;                    // when the one before was heard last
   // This rank has left its appliance and has no place at the next: nothing that the former sends

@@ -71,10 +71,12 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   const std::optional<StreamId> id = stream_of_packet(packet);
   const bool is_answer = packet.type() == wire::PacketType::kAnswer;
   const bool is_result = id.has_value() && !is_answer;
-  Stream* const stream = id ? find(*id) : nullptr;
+  const bool is_of_held = held_ != nullptr && is_answer && id == StreamId::kGradients;
+  Stream* const stream = is_of_held ? held_.get() : id ? find(*id) : nullptr;
   // All ranks must have joined before a shard sends anything; the status that says so was lost.
   // Of an appliance that is back, the status also says with which step.
-  if (is_result && !changed_ && membership_.note_running()) start(now);
+  const bool may_go_on = changed_ || facts_.policy.tolerates_stragglers();
+  if (is_result && !may_go_on && membership_.note_running()) start(now);
   if (id && stream == nullptr) return is_result ? Verdict::kBadType : Verdict::kBadStream;
   if (state_ != SessionState::kRunning) return Verdict::kNotStarted;
 
@@ -92,6 +94,11 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   if (stream != nullptr)
     verdict = is_answer ? stream->handle_answer(packet, now) : stream->handle_result(packet, now);
   if (resumption_ && !collectives_.exchanges() && link_.failure.ok()) advance_exchange(now);
+  if (held_ && feedback.open_step != 0 && link_.failure.ok()) {
+    exchanges_.over = membership_.resumed().exchange;
+    end_exchange(now);
+    gradients_->go_on(feedback.open_step, now);
+  }
   if (feedback.flags & wire::kFlagPulled) ++link_.counters.results_pulled;
   tensor_stream().confirm_arrived(*shard);
   if (!link_.failure.ok()) {

@@ -23,9 +23,7 @@ constexpr DurationNs kAskAfter = 2 * kKeepaliveInterval;
 
 DurationNs Session::restart_timeout_ns() const noexcept {
   if (groups_ != nullptr) return groups_->survives() ? options_.restart_timeout_ns : 0;
-  const bool survives =
-      kind_of(options_) == JobKind::kSums && !facts_.policy.tolerates_stragglers();
-  return survives ? options_.restart_timeout_ns : 0;
+  return kind_of(options_) == JobKind::kSums ? options_.restart_timeout_ns : 0;
 }
 
 TimeNs Session::next_asking() const noexcept {
@@ -43,10 +41,18 @@ void Session::ask_again(TimeNs now) {
 }
 
 void Session::ask_anew(TimeNs now) {
+  const bool is_in_step = has_started_ && behind_status().ok();
+  const bool tolerant = groups_ == nullptr && gradients_->tolerant();
+  const ReceiveArena* const kept = tolerant ? gradients_->kept() : nullptr;
   const Step stands = groups_ != nullptr ? 1 + groups_->returning_count() : tensors_.current();
   asking_.emplace(
       options_, layout_, now,
-      JoinMachine::Again{.resume_step = has_started_ ? stands : 0,
+      JoinMachine::Again{.resume_step = is_in_step ? stands : 0,
+                         .resume_calls = collectives_.calls_ended(),
+                         .resume_k = kept != nullptr && is_in_step
+                                         ? HeldResults::newest_k(*kept, layout_.chunk_count())
+                                         : std::uint16_t{0},
+                         .exchanges = exchanges_,
                          .patience_ns = moving_ ? std::max<DurationNs>(patience_left(now), 1)
                                                 : restart_timeout_ns()});
 }
@@ -103,7 +109,9 @@ void Session::change_appliance(TimeNs now) {
   moving_ = false;
   refused_.clear();
   resumption_.reset();
+  stop_giving();
   use_flows(*asking_);
+  rejoined_ = accept.rejoined != 0;
   asking_.reset();
   missing_ = {};
   std::destroy_at(&membership_);
@@ -119,8 +127,10 @@ void Session::change_appliance(TimeNs now) {
                            "the job again"},
                 true, now);
   collectives_.change_appliance();
+  if (rejoined_) static_cast<void>(collectives_.join(accept));
   if (groups_ != nullptr) return groups_->change_appliance();
   gradients_->change_appliance(accept);
+  transfers_->change_appliance(now);
 }
 
 // ---- what the ranks know ----
@@ -146,6 +156,7 @@ void Session::begin_exchange(TimeNs now) {
     collectives_.begin_exchange();
     return collectives_.end_exchange(false, now);
   }
+  if (facts_.policy.tolerates_stragglers()) return give_results(now);
   const Step first = membership_.resume_step();
   if (tensors_.current() != first && tensors_.current() != first + 1)
     return fail({StatusCode::kRefused,
@@ -161,6 +172,56 @@ void Session::begin_exchange(TimeNs now) {
   collectives_.exchange(resumption_->next(), resumption_->buffer(), now);
 }
 
+// With k < n. A rank that is too far back, or that the job has gone on without, lets go of what it
+// has: the others may have made other sums since.
+void Session::give_results(TimeNs now) {
+  const Membership::Resumed& resumed = membership_.resumed();
+  const bool is_over = resumed.calls > collectives_.calls_ended();
+  bool lacks_state = resumed.needs_state || rejoined_;
+  const ReceiveArena* const kept = gradients_->kept();
+  CHECK(lacks_state || kept != nullptr);  // a new process may keep none
+  for (ChunkIndex chunk = 0; chunk < layout_.chunk_count() && !lacks_state; ++chunk)
+    lacks_state = kept->has(chunk) && kept->get(chunk).step > resumed.step;
+  if (lacks_state ? collectives_.has_call() : is_over && !collectives_.has_call())
+    return fail({StatusCode::kRefused,
+                 place() + "the appliance was lost, and this rank was not in the collective that "
+                           "the others were in: start it again from a checkpoint"},
+                true, now);
+  if (lacks_state && behind_status().ok()) {
+    Status why(StatusCode::kBehind,
+               place() + "the job has gone on from an appliance that is lost with step " +
+                   std::to_string(resumed.step) + ", and this rank is in step " +
+                   std::to_string(tensors_.current()) + ": get the state of another rank (resync)");
+    if (changed_)
+      link_.events.push(
+          {.kind = Event::Kind::kFellBehind, .step = tensors_.current(), .status = why});
+    gradients_->fall_behind(std::move(why));
+  }
+  if (changed_ && rejoined_) {
+    collectives_.start(now);
+  } else {
+    collectives_.begin_exchange();
+    collectives_.end_exchange(is_over && !lacks_state, now);
+  }
+  exchanges_ = {.over = resumed.exchange_over, .entered = resumed.exchange};
+  if (!lacks_state) {
+    gradients_->begin_there(resumed.step, true, now);
+    held_ = std::make_unique<HeldResults>(*kept, layout_, link_, resumed.from, resumed.step, now);
+    for (Streams* const streams : {&streams_, &probe_order_, &send_order_})
+      streams->push_back(held_.get());
+    return work(now);
+  }
+  exchanges_.over = resumed.exchange;  // it has nothing of before
+  gradients_->begin_there(std::min(resumed.step, kLastStep - 2) + 2, false, now);
+  if (changed_) end_exchange(now);
+}
+
+void Session::stop_giving() {
+  for (Streams* const streams : {&streams_, &probe_order_, &send_order_})
+    std::erase(*streams, held_.get());
+  held_.reset();
+}
+
 // A rank's state is here.
 void Session::advance_exchange(TimeNs now) {
   const Rank rank = resumption_->next();
@@ -174,14 +235,16 @@ void Session::advance_exchange(TimeNs now) {
 }
 
 void Session::end_exchange(TimeNs now) {
-  const Resumption& resumption = *resumption_;
-  if (resumption.is_call_over() && !collectives_.has_call())
+  if (resumption_ && resumption_->is_call_over() && !collectives_.has_call())
     return link_.fail({StatusCode::kRefused,
                        place() + "another rank has ended a collective that this rank has not "
                                  "called: start the job again from a checkpoint"});
-  note_returned(resumption.first_step(), now);
-  collectives_.end_exchange(resumption.is_call_over(), now);
-  if (Status status = gradients_->go_on(resumption, now); !status.ok())
+  const Step step = resumption_ ? resumption_->first_step() : membership_.resume_step();
+  note_returned(step, now);
+  stop_giving();
+  if (!resumption_) return;
+  collectives_.end_exchange(resumption_->is_call_over(), now);
+  if (Status status = gradients_->go_on(*resumption_, now); !status.ok())
     link_.fail(std::move(status));
   resumption_.reset();
 }
@@ -205,12 +268,17 @@ std::string Session::describe_restart(TimeNs now) const {
   if (groups_ != nullptr)
     return place() + "the appliance was lost and is back: operations go on " +
            seconds_text(now - lost_ns_) + " after it was heard last";
+  const bool observes =
+      facts_.policy.kind != PolicyKind::kSync && facts_.policy.kind != PolicyKind::kFixed;
   return place() +
          (standby_.is_settled()
               ? "the appliance was lost in step " + std::to_string(tensors_.current()) +
                     " and is back"
               : "the job has moved here in step " + std::to_string(tensors_.current())) +
-         ": the step goes on " + seconds_text(now - lost_ns_) + " after it was heard last";
+         ": the step goes on " + seconds_text(now - lost_ns_) + " after it was heard last" +
+         (observes ? "; policy " + std::string(name_of(facts_.policy.kind)) +
+                         " keeps its k and observes anew"
+                   : "");
 }
 
 }  // namespace sluice::client

@@ -55,6 +55,7 @@ def main():
         "all": hashlib.sha256(_torch_state.encode(state)).hexdigest(),
         "applied": loop.applied, "missed": loop.missed, "resyncs": loop.resyncs,
         "batches": int(net[1].num_batches_tracked),
+        "restarts": stats["appliance_restarts"],
         "late_chunks": stats["late_chunks"], "cancelled_bytes": stats["cancelled_bytes"]}))
     attachment.detach()
 

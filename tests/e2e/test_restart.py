@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from lab import Lab, missing
+from stragglers import SLOW, WORLD_SIZE, Training, fixed, identical
 from test_errors import fails
 from workers import BUILD, finish, read_line, start, wait_joined
 
@@ -90,6 +91,24 @@ def test_a_training_over_the_backend_goes_on_with_the_same_bits():
         survived = end_training(ranks)
         assert {one["digest"] for one in survived} == {undisturbed[0]["digest"]}, survived
         assert all(one["restarts"] == len(KILLED_AFTER) for one in survived), survived
+
+
+@pytest.mark.parametrize("late", ["drop", "requeue"])
+def test_the_fastest_6_of_8_ranks_go_on_with_identical_replicas(late):
+    pytest.importorskip("torch")
+    with Lab(hosts=WORLD_SIZE) as lab:
+        box = lab.start_appliance(BUILD)
+        with Training(lab, late, 0.3, fixed(6, late), slow=True, build=BUILD) as training:
+            for steps in (5, 4):
+                training.await_steps_more(steps)
+                kill(box)
+                box = lab.start_appliance(BUILD)
+            training.await_steps_more(5)
+            ends = training.finish()
+            print(*ends, sep="\n")  # pytest shows it when a test fails
+            assert identical(ends)
+            assert all(end["restarts"] == 2 for end in ends)
+            assert ends[SLOW]["late_chunks"] > 0
 
 
 def test_an_appliance_that_is_stopped_in_order_is_waited_for_as_well():

@@ -177,6 +177,8 @@ inline std::vector<Seed> packet_seeds(const wire::Sender& sender) {
                                              .kind = wire::OperationKind::kBroadcast},
                                   {}, data)},
       {"floors", packet_bytes(sender, wire::Floors{.stopped = 1})},
+      {"held",
+       packet_bytes(sender, wire::Held{.chunk = 1, .elem_count = 2, .mask_words = 1}, {1}, data)},
       {"part_probe", packet_bytes(sender, wire::PartProbe{.want = ~std::uint64_t{0}})},
       {"part_result", packet_bytes(sender, wire::PartResult{.payload_bytes = 8}, {}, data)},
       {"part_answer", packet_bytes(sender, wire::PartAnswer{.counted = 1})},

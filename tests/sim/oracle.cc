@@ -37,6 +37,7 @@ void Oracle::note_restart(RunIndex run) {
   const auto is_of_pieces = [](const auto& entry) {
     return entry.first >> 60 != static_cast<std::uint64_t>(StreamId::kGradients);
   };
+  runs_[run]->resumes = true;
   std::erase_if(runs_[run]->sent, is_of_pieces);
   std::erase_if(runs_[run]->summed, is_of_pieces);
 }
@@ -57,7 +58,7 @@ const Oracle::Sent* Oracle::find_sent(const Run& run, StreamId stream, Step step
 }
 
 void Oracle::on_worker_packet(const Party& from, std::uint16_t shard, std::uint64_t pump,
-                              const wire::Packet& packet) {
+                              const wire::Packet& packet, bool counts) {
   Run& run = *runs_[from.run];
   Flow& flow = run.flows[{from.rank.value, packet.common().cookie, shard}];
   const wire::FlowHeader& header = packet.flow();
@@ -66,9 +67,11 @@ void Oracle::on_worker_packet(const Party& from, std::uint16_t shard, std::uint6
               std::to_string(header.number) + " after " + std::to_string(flow.worker_number));
   flow.worker_number = header.number;
   flow.credit = std::max(flow.credit, header.credit);
+  if (!counts) return;
   if (packet.type() == wire::PacketType::kContribution)
     on_contribution(run, from, flow, pump, packet);
   if (packet.type() == wire::PacketType::kPiece) on_piece(run, from, packet);
+  if (packet.type() == wire::PacketType::kHeld) check_held(run, from, packet);
   if (packet.type() == wire::PacketType::kFinished)
     check_finished(run, from, packet.body<wire::Finished>());
 }
@@ -163,7 +166,8 @@ bool Oracle::hands_over(Run& run, const Party& from, const Place& place, const S
   return summed.given_by == from.rank;
 }
 
-void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet) {
+void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet,
+                                 bool counts) {
   Run& run = *runs_[to.run];
   Flow& flow = run.flows[{to.rank.value, packet.common().cookie, shard}];
   const wire::FeedbackHeader& feedback = packet.feedback();
@@ -172,6 +176,7 @@ void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wir
               std::to_string(feedback.number) + " after " + std::to_string(flow.appliance_number) +
               " to rank " + std::to_string(to.rank.value));
   flow.appliance_number = feedback.number;
+  if (!counts) return;
   note_open_step(run, feedback.open_step);
   const bool is_values = packet.type() == wire::PacketType::kValues;
   if (packet.type() != wire::PacketType::kResult &&

@@ -46,12 +46,15 @@ class Oracle {
 
   // ---- packets ----
   // A session sent `packet` to data port `shard`. `pump`: which wake-up of the session it was.
+  // `counts`: false of a piece for an appliance, or a job there, that the run has left. It has a
+  // number in its flow, and nothing else.
   void on_worker_packet(const Party& from, std::uint16_t shard, std::uint64_t pump,
-                        const wire::Packet& packet);
+                        const wire::Packet& packet, bool counts = true);
   // `packet` of a session has reached its shard.
   void on_worker_packet_arrived(const Party& from, const wire::Packet& packet);
   // A shard sent `packet` to a member.
-  void on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet);
+  void on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet,
+                           bool counts = true);
 
   // ---- the applications' acts ----
   // A gradient was submitted and accepted. `velocity`: the tensor's velocity before, where it has
@@ -79,10 +82,16 @@ class Oracle {
   // another. From now on a contribution to a step whose result the one before has sent may be that
   // result, given by one rank, or nothing without weight; and the result is the same, bit for bit.
   void note_restart(RunIndex run);
-  // It asks for more than it needs: what is sent to it does not count as traffic.
-  void leave_out_of_traffic(RunIndex run) { runs_[run]->asks_too_much = true; }
-  // A rank asked for another rank's state: results may have to wait for the transfer.
-  void note_resync(RunIndex run) { runs_[run]->resyncs = true; }
+  // What else is known of a run. kGreedy: it asks for more than it needs, and what is sent to it
+  // does not count as traffic. kResyncs: a rank asked for another rank's state, and results may
+  // have to wait for the transfer.
+  enum class Trait : std::uint8_t { kGreedy, kResyncs };
+  void note(RunIndex run, Trait trait) {
+    (trait == Trait::kGreedy ? runs_[run]->asks_too_much : runs_[run]->resyncs) = true;
+  }
+  // A session has used results of the packet. With k < n they bind from then on: other sums may
+  // take the place of results that a lost appliance has sent and no rank that is relied on has got.
+  void on_result_used(const Party& party, const wire::Packet& packet);
 
   // ---- the result that everybody got; nothing before it exists ----
   struct Summed {
@@ -90,6 +99,7 @@ class Oracle {
     std::uint64_t weight = 0;
     RankSet mask;
     RankSet receivers;
+    RankSet users;  // whose sessions have it; with k < n
     std::uint16_t k = 0;
     std::uint16_t may_count = 0;  // ranks that it could have had
     bool nil = false;             // nobody in it sent data
@@ -193,7 +203,11 @@ class Oracle {
     std::map<std::tuple<std::uint16_t, Cookie, std::uint16_t>, Flow> flows;  // rank, cookie, shard
     std::unordered_map<std::uint64_t, Step> counted_in;  // by base step, chunk and rank
     std::map<ProcessIndex, Books> books;
-    std::map<Step, std::uint64_t> replicas;
+    struct Replica {
+      std::uint64_t hash = 0;
+      RankSet ranks;  // that have it
+    };
+    std::map<Step, Replica> replicas;
     std::map<Step, std::uint16_t> step_k;
     struct Call {
       Step step = 0;           // of the stream, with which it begins
@@ -209,11 +223,22 @@ class Oracle {
     RankSet unreliable;
     bool resyncs = false;
     bool asks_too_much = false;
+    bool resumes = false;  // at another appliance, which has not told its open step yet
+    Step strict_from = 0;  // before, ranks that were too far back there need not count
+
+    // Killed, stopped or cut off at some time, or it has left before the others.
+    bool may_lose(Rank rank) const {
+      return unreliable.has(rank) || plan->ranks[rank.value].last_step < plan->steps();
+    }
+    // A lost appliance had made the result, and only ranks that were away know of it. Returns how
+    // many late gradients were in it.
+    std::uint64_t take_back(const Summed& result, const Place& place);
   };
 
   void on_contribution(Run& run, const Party& from, Flow& flow, std::uint64_t pump,
                        const wire::Packet& packet);
   void on_piece(Run& run, const Party& from, const wire::Packet& packet);
+  void check_held(Run& run, const Party& from, const wire::Packet& packet);
   bool is_first(Run& run, const Party& from, const Place& place, const Sent& sent);
   bool hands_over(Run& run, const Party& from, const Place& place, const Sent& sent);
   void check_contribution(Run& run, const Party& from, ChunkIndex chunk,
@@ -243,7 +268,6 @@ class Oracle {
                       std::span<const std::uint8_t> payload);
   void check_piece(const Run& run, const RankSet& mask, const Outcome& body,
                    std::span<const std::uint8_t> payload);
-  bool may_be_lost(const Run& run, Rank rank) const;
   void account_for(Run& run, const RankSet& mask, const Outcome& body);
   const Sent* find_sent(const Run& run, StreamId stream, Step step, ChunkIndex chunk,
                         Rank rank) const;

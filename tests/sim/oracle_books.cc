@@ -71,8 +71,13 @@ void Oracle::next_velocity(Run& run, const Party& party, Step step, std::uint32_
 }
 
 void Oracle::on_applied(const Party& party, Step step, std::uint64_t replica) {
-  const auto [found, first] = runs_[party.run]->replicas.try_emplace(step, replica);
-  if (!first && found->second != replica)
+  Run& run = *runs_[party.run];
+  Run::Replica& known = run.replicas[step];
+  // What only ranks have that were away may be lost with an appliance: they get the others' state.
+  if (known.hash != replica && known.ranks.without(run.unreliable).empty())
+    known = {.hash = replica};
+  known.ranks.add(party.rank);
+  if (known.hash != replica)
     violation("job " + runs_[party.run]->plan->name + ": the replica of rank " +
               std::to_string(party.rank.value) + " differs from another one after step " +
               std::to_string(step));
@@ -102,7 +107,7 @@ void Oracle::on_collective_done(const Party& party, std::size_t index, const Sta
   ++collectives_failed_;
   const std::string root = "its root, rank " + std::to_string(plan.root.value);
   if (plan.kind != CollectiveKind::kBroadcast || status.code() != StatusCode::kPeerLost ||
-      status.message().find(root) == std::string::npos || !may_be_lost(run, plan.root))
+      status.message().find(root) == std::string::npos || !run.may_lose(plan.root))
     violation(what + " failed without a reason: " + status.message());
 }
 
@@ -114,11 +119,6 @@ std::size_t Oracle::collective_at(RunIndex run, Step step) const {
     if (call.step < step) next = index + 1;
   }
   return next;
-}
-
-// Killed, stopped or cut off at some time, or it has left before the others.
-bool Oracle::may_be_lost(const Run& run, Rank rank) const {
-  return run.unreliable.has(rank) || run.plan->ranks[rank.value].last_step < run.plan->steps();
 }
 
 // Of a gradient's chunk: the bytes that this process computed on the parameters of the base step,

@@ -86,16 +86,24 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
       mix(hash_bytes(payload), mask.hash(), body.weight, flags, body.elem_count,
           static_cast<std::uint64_t>(body.dtype), body.k, body.may_count, body.operation.size_bytes,
           body.operation.root, static_cast<std::uint64_t>(body.operation.kind));
-  const auto [found, first] = run.summed.try_emplace(slot_key(body.stream, body.step, body.chunk),
-                                                     Summed{.content_hash = content_hash,
-                                                            .weight = body.weight,
-                                                            .mask = mask,
-                                                            .k = body.k,
-                                                            .may_count = body.may_count,
-                                                            .payload_hash = hash_bytes(payload),
-                                                            .first_boot = boot_,
-                                                            .boot = boot_});
+  const Summed fresh{.content_hash = content_hash,
+                     .weight = body.weight,
+                     .mask = mask,
+                     .k = body.k,
+                     .may_count = body.may_count,
+                     .payload_hash = hash_bytes(payload),
+                     .first_boot = boot_,
+                     .boot = boot_};
+  auto [found, first] = run.summed.try_emplace(slot_key(body.stream, body.step, body.chunk), fresh);
   Summed& summed = found->second;
+  const bool is_void = body.stream == StreamId::kGradients && summed.content_hash != content_hash &&
+                       summed.first_boot != boot_ && run.plan->tolerates_stragglers() &&
+                       summed.users.without(run.unreliable).empty();
+  if (is_void) {
+    requeued_counted_ -= run.take_back(summed, body);
+    summed = fresh;
+    first = true;
+  }
   if (std::exchange(summed.boot, boot_) != boot_) results_due_ += run.plan->world_size();
   summed.receivers.add(to.rank);
   if (body.stream == StreamId::kState && summed.receivers.count() > 2)
@@ -149,7 +157,8 @@ void Oracle::check_members(Run& run, const RankSet& mask, const Outcome& body) {
 void Oracle::check_share(const Run& run, const RankSet& mask, const Outcome& body) {
   RankSet least = mask;
   for (std::uint16_t rank = 0; rank < run.plan->world_size(); ++rank)
-    if (takes_part(*run.plan, Rank{rank}, body.step) && !run.unreliable.has(Rank{rank}))
+    if (takes_part(*run.plan, Rank{rank}, body.step) && !run.unreliable.has(Rank{rank}) &&
+        body.step >= run.strict_from)
       least.add(Rank{rank});
   if (body.may_count < least.count() || body.may_count > run.plan->world_size())
     violation("I1: " + std::to_string(body.may_count) + " ranks could be in " + name(run, body) +
@@ -166,11 +175,11 @@ void Oracle::check_piece_members(const Run& run, const RankSet& mask, const Outc
     violation("I1: unknown rank in the mask of " + where);
   const Rank root{body.operation.root};
   const bool rootless =
-      body.operation.kind == CollectiveKind::kBroadcast && body.nil && may_be_lost(run, root);
+      body.operation.kind == CollectiveKind::kBroadcast && body.nil && run.may_lose(root);
   if (mask.empty() && !rootless) violation("I1: nobody is in the result of " + where);
   if (body.operation.kind != CollectiveKind::kBarrier) return;
   for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank)
-    if (!may_be_lost(run, Rank{rank}) && !mask.has(Rank{rank}))
+    if (!run.may_lose(Rank{rank}) && !mask.has(Rank{rank}))
       violation("I1: rank " + std::to_string(rank) + " is missing from the result of " + where);
 }
 
@@ -194,7 +203,8 @@ void Oracle::check_fastest(Run& run, const RankSet& mask, const Outcome& body) {
   const int world_size = plan.world_size();
   int reliable = 0;
   for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank)
-    reliable += takes_part(plan, Rank{rank}, body.step) && !run.unreliable.has(Rank{rank});
+    reliable += takes_part(plan, Rank{rank}, body.step) && !run.unreliable.has(Rank{rank}) &&
+                body.step >= run.strict_from;
   int least = 1;
   int most = world_size;
   if (policy.kind == PolicyKind::kFixed) least = most = policy.k;
@@ -204,7 +214,7 @@ void Oracle::check_fastest(Run& run, const RankSet& mask, const Outcome& body) {
   if (keeping_up(run, body.step, false) < 2) least = std::max(least, std::min(2, world_size));
   if (keeping_up(run, body.step, true) < 2) most = std::max(most, std::min(2, world_size));
   const RankSet passed = passes(run, body);
-  reliable -= passed.without(run.unreliable).count();
+  if (reliable != 0) reliable -= passed.without(run.unreliable).count();
   least = std::max(1, least - passed.count());  // each stands for one, but not for the last
   if (body.k > most || body.k < std::min(least, reliable))
     violation("I1: k is " + std::to_string(body.k) + " in " + where + ", the policy says " +

@@ -22,7 +22,20 @@ void Oracle::on_worker_packet_arrived(const Party& from, const wire::Packet& pac
 }
 
 void Oracle::note_open_step(Run& run, Step open_step) {
-  if (!run.plan->tolerates_stragglers() || open_step < run.open_step) return;
+  if (!run.plan->tolerates_stragglers() || open_step == 0) return;
+  if (run.resumes) {  // which ranks it could know of, their joins have said
+    run.resumes = false;
+    run.open_step = open_step;
+    run.strict_from = open_step + 2;
+    run.heard_at.erase(run.heard_at.lower_bound(open_step), run.heard_at.end());
+    bool is_known = false;  // the k that the lost appliance had chosen for it
+    for (ChunkIndex chunk = 0; chunk < run.layout->chunk_count(); ++chunk) {
+      const auto found = run.summed.find(slot_key(StreamId::kGradients, open_step, chunk));
+      is_known |= found != run.summed.end() && !found->second.users.empty();
+    }
+    if (!is_known) run.step_k.erase(open_step);
+  }
+  if (open_step < run.open_step) return;
   while (run.open_step < open_step)
     run.heard_at[++run.open_step] = {.before = run.reported, .after = run.reached};
   run.reported = run.reached;

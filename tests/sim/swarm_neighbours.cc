@@ -236,10 +236,11 @@ void draw_standby(Random& random, SwarmOptions& options) {
 // Where another kind of job, or a fault that ends one, is drawn, there is none.
 void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
   Random random(mix(seed, 0x4E57A4));
-  const bool synchronous = std::ranges::none_of(options.jobs, [](const SwarmJob& job) {
-    return job.plan.tolerates_stragglers() || job.plan.is_store();
-  });
-  if (!synchronous || !random.one_in(3)) return;
+  const bool sums =
+      std::ranges::none_of(options.jobs, [](const SwarmJob& job) { return job.plan.is_store(); });
+  const bool late = std::ranges::any_of(
+      options.jobs, [](const SwarmJob& job) { return job.plan.tolerates_stragglers(); });
+  if (!sums || !random.one_in(3)) return;
   options.misfits.clear();  // a twin or another run would be the first at the next appliance
   for (SwarmJob& job : options.jobs) {
     job.fatality = Fatality::kNone;
@@ -250,6 +251,11 @@ void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
       rank.last_step = steps;
       rank.ending = Ending::kTogether;
     }
+    // A process that is new where steps of collectives begin anew does not know which is next.
+    if (!job.losses.empty()) job.plan.collectives.clear();
+    // A state travels a block a round trip, and the window waits for 30 s.
+    if (options.world.uplink.delay_ns >= 10 * kMillisecond)
+      job.plan.state_bytes = std::min(job.plan.state_bytes, 20'000u);
   }
   for (std::uint64_t i = 1 + random.below(3); i > 0; --i) {
     Restart restart;
@@ -261,7 +267,7 @@ void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
     options.restarts.push_back(restart);
   }
   Random second(mix(seed, 0x57A4DB));
-  if (second.one_in(2)) draw_standby(second, options);
+  if (!late && second.one_in(2)) draw_standby(second, options);
 }
 
 DurationNs SwarmOptions::restart_ns() const {
@@ -270,8 +276,12 @@ DurationNs SwarmOptions::restart_ns() const {
   std::size_t ranks = 0;
   for (const SwarmJob& job : jobs) ranks = std::max(ranks, job.plan.ranks.size());
   const DurationNs states_ns = static_cast<DurationNs>(2 * ranks) * 2 * world.uplink.delay_ns;
+  // With k < n a rank that is dead is waited for.
+  const bool loses =
+      std::ranges::any_of(jobs, [](const SwarmJob& job) { return !job.losses.empty(); });
+  const DurationNs lost_ns = loses ? 2 * world.appliance.jobs.member_timeout_ns : 0;
   for (const Restart& restart : restarts)
-    total_ns += restart.at + restart.down_ns + 3 * kSecond + states_ns;
+    total_ns += restart.at + restart.down_ns + 3 * kSecond + states_ns + lost_ns;
   // Ranks that do not meet at one place try the other after ever longer times.
   return world.standby ? 3 * total_ns + 10 * kSecond : total_ns;
 }

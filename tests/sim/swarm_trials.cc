@@ -123,7 +123,7 @@ void Trials::begin_storm(const Misfit& misfit) {
   plan.ranks[0].ending = Ending::kStay;
   plan.check_values = false;
   const RunIndex run = world_.add_run(std::move(plan));
-  world_.oracle().leave_out_of_traffic(run);
+  world_.oracle().note(run, Oracle::Trait::kGreedy);
   const auto probes = static_cast<std::uint32_t>(misfit.duration_ns / misfit.interval_ns);
   world_.at(world_.now() + misfit.interval_ns,
             [this, &misfit, run, probes] { probe(misfit, run, probes); });

@@ -83,7 +83,13 @@ void Worker::service(TimeNs now) {
     wire::Frame view;
     (void)wire::parse_frame(world_.pool()[frame].bytes, wire::UdpChecksums::kTrust, view);
     ++datagrams_in_;
-    (void)session_->handle_datagram(view.payload, now);
+    const Verdict verdict = session_->handle_datagram(view.payload, now);
+    if (plan.tolerates_stragglers() &&
+        (verdict == Verdict::kFolded || verdict == Verdict::kCompleted)) {
+      wire::Packet packet;
+      if (ok(wire::parse(view.payload, packet)) && packet.type() == wire::PacketType::kResult)
+        world_.oracle().on_result_used(party(), packet);
+    }
     world_.pool().give_back(frame);
   }
   if (session_->next_timeout() <= now) session_->handle_timeout(now);

@@ -72,7 +72,7 @@ class Worker {
   wire::CommonHeader credentials;  // of the last packet that it sent
   const client::Layout& layout;
 
-  client::Session& session() { return *session_; }
+  client::Session& session() const { return *session_; }
   ProcessState state() const { return state_; }
   bool failed() const { return failed_; }
   bool left() const { return left_; }

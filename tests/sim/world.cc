@@ -193,10 +193,11 @@ void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
     return oracle_.violation("a session sent a packet that does not parse: " +
                              std::string(label(why)));
   note_epoch(worker, packet);
-  if (transmit.port_offset != 0 && counts(worker.identity.run, packet))
+  if (transmit.port_offset != 0)
     oracle_.on_worker_packet(worker.party(), static_cast<std::uint16_t>(transmit.port_offset - 1),
-                             worker.pumps(), packet);
-  if (packet.type() == wire::PacketType::kResync) oracle_.note_resync(worker.identity.run);
+                             worker.pumps(), packet, counts(worker.identity.run, packet));
+  if (packet.type() == wire::PacketType::kResync)
+    oracle_.note(worker.identity.run, Oracle::Trait::kResyncs);
   worker.credentials = packet.common();
   const FrameIndex frame = pool_.take();
   const wire::UdpPath path = path_to_appliance(worker, transmit.port_offset, transmit.address);
@@ -226,8 +227,8 @@ void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
   if (const Verdict why = wire::parse(bytes, packet); !ok(why))
     return oracle_.violation("a shard sent a packet that does not parse: " +
                              std::string(label(why)));
-  if (worker == nullptr || !counts(worker->identity.run, packet)) return;
-  oracle_.on_appliance_packet(worker->party(), shard, packet);
+  if (worker == nullptr) return;
+  oracle_.on_appliance_packet(worker->party(), shard, packet, counts(worker->identity.run, packet));
   if (store != nullptr && packet.type() == wire::PacketType::kValues)
     books_.answered(*store, shard, worker->identity.index, packet);
 }

@@ -157,8 +157,9 @@ class World {
     client::Layout layout;
     std::vector<HostIndex> hosts;
     std::vector<WorkerIndex> latest;
-    std::uint32_t epoch = 0;  // the highest of a member
-    bool restarts = false;    // its appliance is down
+    std::uint32_t epoch = 0;                                      // the highest of a member
+    std::vector<std::pair<std::uint32_t, std::uint16_t>> places;  // boot and job, one after another
+    bool restarts = false;                                        // its appliance is down
   };
 
   RunIndex add_run(JobPlan plan, std::vector<HostIndex> hosts);

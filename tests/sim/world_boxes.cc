@@ -1,4 +1,5 @@
 // The appliances of a world: which one a packet is for, which one lives, and where each run is.
+#include <algorithm>
 #include <utility>
 
 #include "tests/sim/world.h"
@@ -17,6 +18,20 @@ wire::IpAddress appliance_address(bool ipv6, std::size_t box) {
 void draw_boot_key(agg::JobsOptions& jobs, std::uint64_t seed) {
   for (std::size_t i = 0; i < jobs.boot_key.size(); ++i)
     jobs.boot_key[i] = static_cast<std::uint8_t>(mix(seed, 0xB007, i));
+}
+
+// They need another rank's state, and count in no step before.
+void note_far_behind(Oracle& oracle, RunIndex run, const std::vector<WorkerIndex>& ranks,
+                     const std::vector<std::unique_ptr<Worker>>& workers) {
+  Step newest = 0;
+  const auto step_of = [&](WorkerIndex index) {
+    const Worker& worker = *workers[index];
+    const bool is_in_step = worker.started() && worker.session().behind_status().ok();
+    return is_in_step ? worker.session().current_step() : 0;
+  };
+  for (const WorkerIndex index : ranks) newest = std::max(newest, step_of(index));
+  for (const WorkerIndex index : ranks)
+    if (step_of(index) + 1 < newest) oracle.note_unreliable(run, workers[index]->identity.rank);
 }
 
 }  // namespace
@@ -43,6 +58,8 @@ void World::start_appliance(std::uint64_t boot_seed, std::size_t index) {
   for (RunIndex run = 0; run < runs_.size(); ++run) {
     const bool restarts = std::exchange(runs_[run]->restarts, false);
     if (restarts && runs_[run]->epoch % boxes_.size() == index) oracle_.note_restart(run);
+    if (restarts && runs_[run]->plan.tolerates_stragglers())
+      note_far_behind(oracle_, run, runs_[run]->latest, workers_);
   }
 }
 
@@ -64,19 +81,31 @@ bool World::is_cut(HostIndex host, const wire::IpAddress& address) const {
 }
 
 // The first packet of the first member at the next place: from here on that counts.
+// With one appliance a place is a job there: with k < n a death while results are given begins it
+// again.
 void World::note_epoch(Worker& worker, const wire::Packet& packet) {
-  const Cookie cookie = packet.common().cookie;
-  if (cookie == 0 || boxes_.size() == 1) return;
+  const wire::CommonHeader& common = packet.common();
   const RunIndex index = worker.identity.run;
   Run& run = *runs_[index];
-  const std::uint32_t epoch = worker.session().epoch();
-  if (!epochs_.try_emplace({index, cookie}, epoch).second || epoch <= run.epoch) return;
+  const bool moves = boxes_.size() > 1;
+  if (common.cookie == 0 || (!moves && !run.plan.tolerates_stragglers())) return;
+  if (epochs_.contains({index, common.cookie})) return;
+  std::uint32_t epoch = worker.session().epoch();
+  if (!moves) {
+    const std::pair<std::uint32_t, std::uint16_t> place{boxes_[0].boot, common.job};
+    const auto found = std::ranges::find(run.places, place);
+    epoch = static_cast<std::uint32_t>(found - run.places.begin());
+    if (found == run.places.end()) run.places.push_back(place);
+  }
+  epochs_[{index, common.cookie}] = epoch;
+  if (epoch <= run.epoch) return;
   run.epoch = epoch;
-  oracle_.note_restart(index);
+  // Of another process of the appliance the oracle knows.
+  if (moves || run.places[epoch].first == run.places[epoch - 1].first) oracle_.note_restart(index);
 }
 
 bool World::counts(RunIndex run, const wire::Packet& packet) const {
-  if (boxes_.size() == 1) return true;
+  if (boxes_.size() == 1 && !runs_[run]->plan.tolerates_stragglers()) return true;
   const wire::PacketType type = packet.type();
   if (type != wire::PacketType::kPiece && type != wire::PacketType::kPieceResult) return true;
   const auto found = epochs_.find({run, packet.common().cookie});

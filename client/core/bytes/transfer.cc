@@ -55,6 +55,15 @@ void Transfers::caught_up(TimeNs now) noexcept {
   tell(now);
 }
 
+void Transfers::change_appliance(TimeNs now) {
+  begin_anew();
+  if (giver()) stop_giving();
+  receiving_.reset();
+  first_step_ = given_step_ = 0;
+  if (role_ == Role::kReceiving) become(Role::kAsking);
+  if (role_ == Role::kAsking) tell(now);
+}
+
 // The request or the report leaves now, and once more until a status shows that it has arrived.
 void Transfers::tell(TimeNs now) noexcept {
   CHECK(role_ == Role::kAsking || role_ == Role::kTelling);

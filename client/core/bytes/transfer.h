@@ -60,6 +60,9 @@ class Transfers final : public PieceStream {
   void handle_timeout(TimeNs now) override;
   TimeNs next_timeout() const noexcept override;
 
+  // Another appliance, which knows of no transfer: what was under way begins anew.
+  void change_appliance(TimeNs now);
+
   // Whether the job tolerates stragglers: in another one no state is transferred.
   Status join(const wire::Accept& accept) override {
     tolerant_ = PolicyOptions(accept.policy).tolerates_stragglers();

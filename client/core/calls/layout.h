@@ -83,6 +83,9 @@ class Layout {
   }
   // First chunk of a tensor; first_chunk(tensor_count()) is chunk_count().
   ChunkIndex first_chunk(std::uint32_t tensor) const noexcept { return first_chunks_[tensor]; }
+  std::uint32_t chunks_of(std::uint32_t tensor) const noexcept {
+    return first_chunks_[tensor + 1] - first_chunks_[tensor];
+  }
   // Of every tensor, and chunk_count().
   std::span<const ChunkIndex> first_chunks() const noexcept { return first_chunks_; }
   ChunkSpan chunk(ChunkIndex index) const noexcept {

@@ -109,7 +109,13 @@ JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, Ti
       next_send_ns_(now + kFirstRetry),
       retry_ns_(kFirstRetry) {
   request_.body.was_member = again.has_value();
-  if (again) request_.body.resume_step = again->resume_step;
+  if (again) {
+    request_.body.resume_step = again->resume_step;
+    request_.body.resume_calls = again->resume_calls;
+    request_.body.resume_k = again->resume_k;
+    request_.body.exchange_over = again->exchanges.over;
+    request_.body.exchange_entered = again->exchanges.entered;
+  }
   const std::size_t carried_bytes = std::min(options.path_datagram_bytes, kMaxDatagramBytes);
   if (options.job_name.empty() || options.job_name.size() > kMaxJobNameBytes)
     fail(StatusCode::kInvalidArgument,

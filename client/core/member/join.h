@@ -38,9 +38,17 @@ struct PaddedJoin {
 
 class JoinMachine {
  public:
+  // See wire::Join.
+  struct Exchanges {
+    std::uint64_t over = 0;
+    std::uint64_t entered = 0;
+  };
   // Of a process that joins once more: its appliance is silent, or the job moves.
   struct Again {
-    Step resume_step = 0;  // that it is in; 0: the job has not started for it
+    Step resume_step = 0;  // that it is in; 0: the job has not started for it, or it is behind
+    std::uint32_t resume_calls = 0;
+    std::uint16_t resume_k = 0;
+    Exchanges exchanges;
     DurationNs patience_ns = 0;
   };
   JoinMachine(const SessionOptions& options, const Layout& layout, TimeNs now,

@@ -117,7 +117,12 @@ Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs 
   CHECK(phase_ == Phase::kForming || phase_ == Phase::kRunning);
   if (joined_count_ != body.joined_count) grown_ns_ = now;
   joined_count_ = body.joined_count;
-  resume_step_ = body.resume_step;
+  resumed_ = {.step = body.resume_step,
+              .from = body.resume_from,
+              .calls = body.resume_calls,
+              .exchange = body.exchange,
+              .exchange_over = body.exchange_over,
+              .needs_state = body.needs_state != 0};
   drain_ = body.drain;
   const bool starts = phase_ == Phase::kForming && body.state == wire::JobState::kRunning;
   if (starts) become(Phase::kRunning);
@@ -173,10 +178,7 @@ Membership::Change Membership::fail_silent(TimeNs now) {
   if (survives_restart_)
     text += " and has not come back within restart_timeout";
   else if (options_.restart_timeout_ns != 0)
-    text += std::string(", and ") +
-            (options_.store        ? "a parameter store"
-             : options_.operations ? "an elastic job"
-                                   : "a job with k < n") +
+    text += std::string(", and ") + (options_.store ? "a parameter store" : "an elastic job") +
             " does not go on when its appliance restarts";
   if (!shutdown_.empty()) text += " (it had said: " + shutdown_ + ")";
   return fail(StatusCode::kUnreachable, text + ": look at its log, and at the network between");

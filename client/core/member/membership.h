@@ -57,7 +57,17 @@ class Membership {
   const Status& failure() const noexcept { return failure_; }
   // The job runs, and goes on from an appliance that is lost with this step, as the last status
   // said; 0: it is new.
-  Step resume_step() const noexcept { return resume_step_; }
+  Step resume_step() const noexcept { return resumed_.step; }
+  // The rest of what it said about that, see wire::Status.
+  struct Resumed {
+    Step step = 0;
+    Step from = 0;
+    std::uint32_t calls = 0;
+    std::uint64_t exchange = 0;
+    std::uint64_t exchange_over = 0;
+    bool needs_state = false;
+  };
+  const Resumed& resumed() const noexcept { return resumed_; }
   // Members, as the last status said.
   std::uint16_t joined_count() const noexcept { return joined_count_; }
   // Ranks that have not joined, or are gone, as the last status said: "ranks 2, 5, 7".
@@ -99,7 +109,7 @@ class Membership {
   std::string shutdown_;  // what an appliance that ends has said
   wire::Drain drain_{};
   std::uint16_t joined_count_ = 0;
-  Step resume_step_ = 0;
+  Resumed resumed_;
   std::uint64_t missing_[kMaskWords] = {};
   std::uint64_t unseen_[kMaskWords] = {};  // of a forming job: ranks that no status had as members
   Status failure_;

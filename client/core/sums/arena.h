@@ -21,22 +21,29 @@
 
 namespace sluice::client {
 
-// A chunk's result without the part of the mask that concerns others.
+// A chunk's result. Its mask and k concern others: they are kept for jobs with k < n that may lose
+// their appliance.
 struct ChunkResult {
   // As it came: dense, or the entry of a sparse packet, which is shorter.
   std::span<const std::uint8_t> payload;
   bool is_entry = false;  // of no bytes: all is zero
   bool absent = false;    // nobody contributed data
   Summed summed;
+  std::span<const std::uint64_t> mask;
+  Step step = 0;
+  std::uint16_t k = 0;
   bool non_finite = false;
   bool counted = false;  // this rank is in its mask
 };
 
 class ReceiveArena {
  public:
-  ReceiveArena(ChunkIndex chunk_count, std::size_t chunk_bytes)
+  // `mask_word_count`: of the masks that it keeps as well.
+  ReceiveArena(ChunkIndex chunk_count, std::size_t chunk_bytes, std::size_t mask_word_count = 0)
       : chunk_bytes_(chunk_bytes),
+        mask_word_count_(mask_word_count),
         entries_(chunk_count),
+        masks_(chunk_count * mask_word_count),
         data_(std::make_unique<std::uint8_t[]>(chunk_count * chunk_bytes)) {}
 
   void clear() noexcept { std::fill(entries_.begin(), entries_.end(), Entry{}); }
@@ -55,12 +62,17 @@ class ReceiveArena {
     CHECK(chunk < entries_.size() && result.payload.size() <= chunk_bytes_);
     Entry& entry = entries_[chunk];
     entry = {.summed = result.summed,
+             .step = result.step,
+             .k = result.k,
              .bytes = static_cast<std::uint16_t>(result.payload.size()),
              .non_finite = result.non_finite,
              .counted = result.counted,
              .present = true,
              .absent = result.absent,
              .is_entry = result.is_entry};
+    CHECK(mask_word_count_ == 0 || result.mask.size() <= mask_word_count_);
+    std::copy_n(result.mask.begin(), mask_word_count_ == 0 ? 0 : result.mask.size(),
+                masks_.begin() + static_cast<std::ptrdiff_t>(chunk * mask_word_count_));
     if (!result.payload.empty())
       std::memcpy(&data_[chunk * chunk_bytes_], result.payload.data(), result.payload.size());
   }
@@ -72,6 +84,9 @@ class ReceiveArena {
             .is_entry = entry.is_entry,
             .absent = entry.absent,
             .summed = entry.summed,
+            .mask = std::span(masks_).subspan(chunk * mask_word_count_, mask_word_count_),
+            .step = entry.step,
+            .k = entry.k,
             .non_finite = entry.non_finite,
             .counted = entry.counted};
   }
@@ -79,6 +94,8 @@ class ReceiveArena {
  private:
   struct Entry {
     Summed summed;
+    Step step = 0;
+    std::uint16_t k = 0;
     std::uint16_t bytes = 0;
     bool non_finite = false;
     bool counted = false;
@@ -87,7 +104,9 @@ class ReceiveArena {
     bool is_entry = false;
   };
   const std::size_t chunk_bytes_;
+  const std::size_t mask_word_count_;
   std::vector<Entry> entries_;
+  std::vector<std::uint64_t> masks_;
   std::unique_ptr<std::uint8_t[]> data_;
 };
 

@@ -66,7 +66,10 @@ void GradientStream::set_up(const wire::Accept& accept) {
       kept_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
     return;
   }
-  arena_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
+  const bool keeps = options_.restart_timeout_ns != 0;
+  const std::size_t masks = keeps ? mask_words(options_.world_size) : 0;
+  arena_.emplace(layout_.chunk_count(), layout_.chunk_bytes(), masks);
+  if (keeps) kept_.emplace(layout_.chunk_count(), layout_.chunk_bytes(), masks);
   late_.join(policy, layout_.chunk_count(), layout_.chunk_bytes());
   first_step_ = std::max<Step>(1, accept.first_steps[index_of(id())]);
   if (accept.rejoined != 0)
@@ -130,11 +133,6 @@ bool GradientStream::schedule_next(TimeNs now) {
   return true;
 }
 
-bool GradientStream::is_measured() const noexcept {
-  return std::any_of(measuring_.begin(), measuring_.end(),
-                     [&](std::uint32_t tensor) { return residuals_.measured(tensor); });
-}
-
 void GradientStream::await_measurements() noexcept {
   for (const std::uint32_t tensor : measuring_) residuals_.await(tensor);
   measuring_.clear();
@@ -153,7 +151,7 @@ void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
   if (scheduled_count_++ == 0) scheduler_->begin_step(now);
   CHECK(scheduled_count_ <= tensors_.count() && averages_[tensor].chunks_left == 0);
   CHECK(tensors_.active(tensor));
-  averages_[tensor] = {.chunks_left = chunks_of(tensor)};
+  averages_[tensor] = {.chunks_left = layout_.chunks_of(tensor)};
   last_progress_ns_ = std::max(last_progress_ns_, now);
   const Part part = tensors_.part(tensor);
   if (part == Part::kGradient) {
@@ -197,7 +195,7 @@ void GradientStream::schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, Time
   DCHECK(!recovery_->wants(chunk));
   if (closed() && (passed_ >= current || known_open_ > current + 1)) {
     recovery_->pull(chunk);
-  } else if (closed() || !(contributes(tensor) || requeues_now())) {
+  } else if (closed() || !(contributes(tensor) || requeues_now() || owed_ == current)) {
     // A result that came too early was not kept, and does not come again by itself.
     recovery_->await(chunk, passed_ >= current ? now : now + kIdleProbeInterval);
   } else {

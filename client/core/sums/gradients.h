@@ -35,6 +35,14 @@ namespace sluice::client {
 
 inline constexpr Priority kNilPriority = 0;  // without data: others may wait for nothing else
 
+inline const float* as_floats(std::span<const std::uint8_t> bytes) noexcept {
+  return reinterpret_cast<const float*>(bytes.data());
+}
+// Of a bit a chunk, in blocks.
+inline bool has(const std::vector<std::uint64_t>& words, ChunkIndex chunk) noexcept {
+  return has_chunk(words[chunk / kChunksPerBlock], chunk);
+}
+
 class GradientStream final : public Stream {
  public:
   // All outlive it.
@@ -54,13 +62,16 @@ class GradientStream final : public Stream {
   // big. False: there was nothing to do.
   bool schedule_next(TimeNs now) override;
   bool has_next() const noexcept override {
-    return may_schedule() && (tensors_.has_joined() || (!measuring_.empty() && is_measured()));
+    return may_schedule() &&
+           (tensors_.has_joined() || std::ranges::any_of(measuring_, [this](std::uint32_t tensor) {
+              return residuals_.measured(tensor);
+            }));
   }
 
   // ---- stragglers ----
   bool tolerant() const noexcept { return arena_.has_value(); }
   void learn_open_step(Step open_step, TimeNs now) noexcept override {
-    if (tolerant() && open_step > known_open_) advance_open_step(open_step, now);
+    if (tolerant() && !gathers_ && open_step > known_open_) advance_open_step(open_step, now);
   }
   // See Session. Never below what this worker may contribute to.
   Step open_step() const noexcept { return std::max(known_open_, first_step_); }
@@ -89,12 +100,18 @@ class GradientStream final : public Stream {
   // All ranks know each other's results: what is held is given or taken, the rest is contributed
   // again. Refused: what the ranks have stated can't be, or a weight that does not fit a packet.
   Status go_on(const Resumption& resumption, TimeNs now);
+  // With k < n, where this rank may contribute from `first_step` on. `gathers`: results come, and
+  // nothing is contributed before go_on(). See held.h.
+  void begin_there(Step first_step, bool gathers, TimeNs now) noexcept;
+  void go_on(Step open_step, TimeNs now);
+  // The newest result of each chunk; null: none are kept.
+  const ReceiveArena* kept() const noexcept { return kept_ ? &*kept_ : nullptr; }
 
   // ---- as a stream ----
   Step current_step() const noexcept override { return tensors_.current(); }
   // Something was submitted in the step under way and is not done.
   bool in_progress() const noexcept override {
-    return started_ && (tensors_.begun() || handed_.any());
+    return started_ && !gathers_ && (tensors_.begun() || handed_.any());
   }
   bool owes_others() const noexcept override {
     return in_progress() || (!results_.empty() && tensors_.begun());
@@ -132,7 +149,9 @@ class GradientStream final : public Stream {
 
  private:
   using Part = Tensors::Part;
-  bool may_schedule() const noexcept { return started_ && step_on_wire() == tensors_.current(); }
+  bool may_schedule() const noexcept {
+    return started_ && !gathers_ && step_on_wire() == tensors_.current();
+  }
   struct LastSent {
     std::uint32_t number = 0;          // of the last contribution
     Priority unreported_priority = 0;  // the least urgent one since feedback was asked for
@@ -154,7 +173,6 @@ class GradientStream final : public Stream {
   // Blocks until nobody reads what was submitted: before its memory is given back.
   void await_measurements() noexcept;
   void schedule(std::uint32_t tensor, TimeNs now);
-  bool is_measured() const noexcept;  // of what was measured, something waits to be scheduled
   void schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept;
   // gradients_send.cc
   // What this worker has to say of a chunk, and its data in memory.
@@ -206,17 +224,11 @@ class GradientStream final : public Stream {
     return contributes(tensor) ? has_data(tensor) : late_.waiting(chunk);
   }
   std::span<const std::uint8_t> input_of(const ChunkSpan& span) const noexcept;
-  const float* floats_of(const ChunkSpan& span) const noexcept {
-    return reinterpret_cast<const float*>(input_of(span).data());
-  }
   // The appliance has closed the step under way.
   bool closed() const noexcept { return known_open_ > current_step(); }
   // What waits to be requeued, or at least this worker's presence, goes into the step under way.
   bool requeues_now() const noexcept {
     return late_.requeues() && !closed() && current_step() >= first_step_;
-  }
-  std::uint32_t chunks_of(std::uint32_t tensor) const noexcept {
-    return layout_.first_chunk(tensor + 1) - layout_.first_chunk(tensor);
   }
   // The tensor's chunks in the block.
   std::uint64_t chunks_in(std::uint32_t block, std::uint32_t tensor) const noexcept {
@@ -288,7 +300,12 @@ class GradientStream final : public Stream {
   // Jobs that go on when their appliance has restarted.
   std::optional<ReceiveArena> kept_;    // the newest result of each chunk
   std::vector<std::uint64_t> results_;  // see results(); empty: no appliance was lost yet
-  Step results_step_ = 0;               // of these
+  std::vector<std::uint64_t> sent_;     // with k < n: chunks that were sent to a lost appliance
+  bool gathers_ = false;                // see begin_there()
+  // The open step, which this rank took for closed, and of which it catches up: it says that it has
+  // nothing to add.
+  Step owed_ = 0;
+  Step results_step_ = 0;  // of these
   HandedOver handed_;
   mutable std::uint8_t given_[kMaxChunkBytes];  // the dense payload of a result that is given
   // Jobs that tolerate stragglers.

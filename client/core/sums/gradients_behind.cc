@@ -83,9 +83,12 @@ void GradientStream::advance_open_step(Step open_step, TimeNs now) noexcept {
 void GradientStream::discard_unknown(std::uint32_t tensor) noexcept {
   CHECK(has_data(tensor));
   for (ChunkIndex chunk = layout_.first_chunk(tensor); chunk < layout_.first_chunk(tensor + 1);
-       ++chunk)
-    if (recovery_->lacks(chunk) && recovery_->was_sent(chunk))
-      residuals_.discard(layout_.chunk(chunk));
+       ++chunk) {
+    const bool is_open = started_ && !gathers_ ? recovery_->lacks(chunk) : !has(results_, chunk);
+    const bool was_sent =
+        recovery_->was_sent(chunk) || (results_step_ == current_step() && has(sent_, chunk));
+    if (is_open && was_sent) residuals_.discard(layout_.chunk(chunk));
+  }
 }
 
 void GradientStream::fall_behind(Status why) {
@@ -96,7 +99,7 @@ void GradientStream::fall_behind(Status why) {
     if (!tensors_.in_flight(tensor)) continue;
     const bool partly = has_data(tensor) && averages_[tensor].chunks_left != 0;
     if (tensors_.carries_data(tensor))
-      late_.unknown(partly ? averages_[tensor].chunks_left : chunks_of(tensor));
+      late_.unknown(partly ? averages_[tensor].chunks_left : layout_.chunks_of(tensor));
     if (has_data(tensor) && residuals_.covers(tensor)) discard_unknown(tensor);
     link_.events.push({.kind = Event::Kind::kTensorLost, .tensor = tensor, .status = why});
   }
@@ -107,6 +110,8 @@ void GradientStream::fall_behind(Status why) {
   recovery_->abandon(link_.flows);
   scheduler_->clear();
   arena_->clear();
+  if (kept_) kept_->clear();  // another sum may take their place
+  gathers_ = false;
   reports_.abandon();
   scheduled_count_ = 0;
   reports_due_ = {};

@@ -1,5 +1,6 @@
 // Stream 0, the receiving half: results into the caller's memory or the arena, the end of a step.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -45,6 +46,9 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
   }
   const bool sparse = body.feedback.flags & wire::kFlagSparse;
   std::span<const std::uint8_t> entries = packet.payload();
+  std::array<std::uint64_t, kMaskWords> mask;
+  for (std::size_t word = 0; tolerant() && word < packet.mask_word_count(); ++word)
+    mask[word] = packet.mask_word(word);
   ChunkResult result{.payload = entries,
                      .is_entry = sparse,
                      .absent = entries.empty() && !sparse,
@@ -52,6 +56,9 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
                                 .members = member_count(packet),
                                 .may_count = body.may_count,
                                 .is_mean = (body.feedback.flags & wire::kFlagMean) != 0},
+                     .mask = std::span(mask).first(tolerant() ? packet.mask_word_count() : 0),
+                     .step = body.step,
+                     .k = body.k,
                      .non_finite = (body.feedback.flags & wire::kFlagNonFinite) != 0,
                      .counted = in_mask(packet, options_.rank)};
   Verdict best = Verdict::kAccepted;
@@ -99,7 +106,8 @@ Verdict GradientStream::take_result(const wire::Packet& packet, std::uint32_t bl
       (body.elem_count != span.elem_count || body.dtype != layout_.result_dtype(span.tensor)))
     return Verdict::kShapeMismatch;
   const std::uint16_t members = result.summed.members;
-  if (members > body.may_count) return Verdict::kBadField;
+  if (members > body.may_count || packet.mask_word_count() > mask_words(options_.world_size))
+    return Verdict::kBadField;
   const bool wanted = recovery_->wants(chunk);
   if (!wanted && !tolerant()) return Verdict::kNotAllowed;
   Flow& flow = link_.flows[link_.shard_of_chunk(chunk)];
@@ -112,7 +120,8 @@ Verdict GradientStream::take_result(const wire::Packet& packet, std::uint32_t bl
   if (fresh == 0) return Verdict::kDuplicate;
   chunk = first_chunk(block, fresh);
   if (handed_.is_here(chunk)) return handed_over(now);
-  for (std::uint64_t rest = fresh; kept_ && rest != 0; rest &= rest - 1)
+  // What was kept before may be on its way to others yet: what comes meanwhile is in the arena.
+  for (std::uint64_t rest = fresh; kept_ && !gathers_ && rest != 0; rest &= rest - 1)
     kept_->replace(first_chunk(block, rest), result);
   reports_.add(packet, chunk, members);
   trace_.result(span.tensor, current,
@@ -129,7 +138,7 @@ void GradientStream::count_own_non_finite(const ChunkSpan& span) noexcept {
   if (!has_data(span.tensor)) return;
   const std::uint8_t* sent = input_of(span).data();
   if (residuals_.covers(span.tensor)) {  // what the format cannot hold is infinite in it
-    residuals_.pack(span, floats_of(span), packed_);
+    residuals_.pack(span, as_floats(input_of(span)), packed_);
     sent = packed_;
   }
   if (!all_finite(sent, span.elem_count, layout_.wire_dtype(span.tensor), scratch_))
@@ -147,8 +156,8 @@ void GradientStream::account(ChunkIndex chunk, const ChunkSpan& span, bool count
   const bool packs = residuals_.covers(span.tensor);
   const std::size_t bytes = payload_bytes(layout_.wire_dtype(span.tensor), span.elem_count);
   if (packs) {
-    if (!delivered && late_.requeues()) residuals_.pack(span, floats_of(span), packed_);
-    residuals_.update(span, floats_of(span), delivered || late_.requeues());
+    if (!delivered && late_.requeues()) residuals_.pack(span, as_floats(input_of(span)), packed_);
+    residuals_.update(span, as_floats(input_of(span)), delivered || late_.requeues());
   }
   if (delivered)
     late_.delivered();

@@ -10,26 +10,79 @@
 #include "client/core/sums/gradients.h"
 
 namespace sluice::client {
+namespace {
+
+// What others have given is kept as well.
+void keep(ReceiveArena& kept, const ReceiveArena& given, ChunkIndex chunk_count) noexcept {
+  for (ChunkIndex chunk = 0; chunk < chunk_count; ++chunk)
+    if (given.has(chunk)) kept.replace(chunk, given.get(chunk));
+}
+
+}  // namespace
 
 // Of the step under way: those that this membership has brought, and those of memberships before.
 void GradientStream::note_results() {
   const std::size_t words = Resumption::words(layout_.chunk_count());
-  if (results_step_ != current_step()) results_.clear();
+  if (results_step_ != current_step()) {
+    results_.clear();
+    sent_.clear();
+  }
   results_.resize(words);
+  sent_.resize(words);
   results_step_ = current_step();
-  if (!started_ || step_on_wire() != current_step()) return;
-  for (ChunkIndex chunk = 0; chunk < layout_.chunk_count(); ++chunk)
-    if (recovery_->wants(chunk) && !recovery_->lacks(chunk))
-      results_[chunk / kChunksPerBlock] |= chunk_bit(chunk);
+  if (!started_ || gathers_ || step_on_wire() != current_step()) return;
+  for (ChunkIndex chunk = 0; chunk < layout_.chunk_count(); ++chunk) {
+    // With k < n a result that came early is used without having been asked for.
+    const bool is_here = tolerant() ? averages_[layout_.chunk(chunk).tensor].chunks_left != 0
+                                    : recovery_->wants(chunk);
+    if (is_here && !recovery_->lacks(chunk)) results_[chunk / kChunksPerBlock] |= chunk_bit(chunk);
+    if (recovery_->was_sent(chunk)) sent_[chunk / kChunksPerBlock] |= chunk_bit(chunk);
+  }
 }
 
 void GradientStream::change_appliance(const wire::Accept& accept) {
-  CHECK(!tolerant() && recovery_.has_value());
+  CHECK(recovery_.has_value());
   note_results();
+  if (gathers_) keep(*kept_, *arena_, layout_.chunk_count());
   handed_ = {};
   entries_ = {};
-  started_ = false;
+  started_ = gathers_ = false;
+  known_open_ = passed_ = 0;
   make_flows(accept);
+}
+
+void GradientStream::begin_there(Step first_step, bool gathers, TimeNs now) noexcept {
+  CHECK(tolerant() && !started_);
+  started_ = true;
+  gathers_ = gathers;
+  first_step_ = first_step;
+  owed_ = 0;
+  last_progress_ns_ = now;
+}
+
+// What others had of the step under way is in the arena, or is pulled.
+void GradientStream::go_on(Step open_step, TimeNs now) {
+  CHECK(tolerant() && gathers_ && open_step != 0);
+  const Step step = current_step();
+  keep(*kept_, *arena_, layout_.chunk_count());
+  gathers_ = false;
+  known_open_ = open_step;
+  if (closed())
+    passed_ = std::max(passed_, step);
+  else if (tensors_.catching_up())
+    owed_ = step;
+  last_progress_ns_ = now;
+  if (scheduled_count_ != 0) scheduler_->begin_step(now);
+  for (ChunkIndex chunk = 0; chunk < layout_.chunk_count() && step == current_step(); ++chunk) {
+    const ChunkSpan span = layout_.chunk(chunk);
+    if (averages_[span.tensor].chunks_left == 0 || has(results_, chunk)) continue;
+    if (!arena_->has(chunk)) {
+      schedule_chunk(chunk, span.tensor, now);
+      continue;
+    }
+    apply(chunk, span, arena_->get(chunk));
+    (void)chunks_done(span.tensor, 1, now);
+  }
 }
 
 Status GradientStream::go_on(const Resumption& resumption, TimeNs now) {

@@ -88,6 +88,7 @@ GradientStream::Offer GradientStream::offer_of(ChunkIndex chunk,
     return {.payload = late_.data(chunk), .base_step = late.base, .weight = late.weight};
   }
   // No step may wait for a worker that has no more to say.
+  if (owed_ == current_step() && (!late_.requeues() || owed_ == 1)) return {.base_step = owed_};
   return {.base_step = late_.waiting() ? late_.newest_base() : current_step() - 1};
 }
 
@@ -148,7 +149,7 @@ bool GradientStream::add_entry(std::uint64_t bit, const ChunkSpan& span,
   const std::span out{&entry_bytes_[entries_.bytes],
                       std::min(room, payload_bytes(dtype, span.elem_count) - 1)};
   const std::size_t bytes = has_data(span.tensor)
-                                ? residuals_.compress(span, floats_of(span), out)
+                                ? residuals_.compress(span, as_floats(input_of(span)), out)
                                 : agg::compress(offer.payload.data(), span.elem_count, dtype, out);
   if (bytes == agg::kNotCompressed) return false;
   entries_.chunks |= bit;
@@ -225,7 +226,7 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
   if (!own || !packs) return;  // what waits to be requeued was packed when it was late
   const std::size_t packed_bytes = payload_bytes(body.dtype, body.elem_count);
   CHECK(transmit.bytes != 0 && out.size() - transmit.bytes >= packed_bytes);
-  residuals_.pack(span, floats_of(span), &out[transmit.bytes]);
+  residuals_.pack(span, as_floats(input_of(span)), &out[transmit.bytes]);
   transmit.bytes += packed_bytes;
 }
 

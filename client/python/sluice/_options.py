@@ -162,10 +162,10 @@ class Options:
                  joined; until a silent appliance is given up; until a step without progress, or
                  ranks that do not come, are reported (a warning of the logger 'sluice').
     restart_timeout
-                 seconds that a synchronous job over udp://, or one of operations, waits for an
-                 appliance that is lost; when it is back, or at the next of its addresses, the step
-                 goes on, with the same bits, and calls only wait. Costs memory for all gradients as
-                 they travel. 0: such a job ends after silence_timeout, as every other job does.
+                 seconds that a job over udp:// waits for an appliance that is lost; when it is
+                 back, or at the next of its addresses, the step or the operations go on, with the
+                 same bits, and calls only wait. Costs memory for all gradients as they travel. 0:
+                 such a job ends after silence_timeout, as every other job does.
     """
 
     job: Optional[str] = None

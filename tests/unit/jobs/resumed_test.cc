@@ -18,6 +18,12 @@ class Resumed : public ControlTest {
     worker.join.resume_step = step;
     return worker;
   }
+  static Worker late_member(std::uint16_t rank, Step step) {
+    Worker worker = member(rank, step, 3);
+    worker.join.has_policy = 1;
+    worker.join.policy = {.kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 2};
+    return worker;
+  }
 };
 
 TEST_F(Resumed, TheJobBeginsWithTheLeastStepOfItsRanksAndSaysSo) {
@@ -67,14 +73,64 @@ TEST_F(Resumed, AProcessOfTheStepIsRefusedBesideANewOne) {
               AllOf(HasSubstr("rank 0 was in it"), HasSubstr("rank 1 is a new process")));
 }
 
-TEST_F(Resumed, AJobThatToleratesStragglersIsRefused) {
-  Worker old = member(0, 42, 3);
-  old.join.has_policy = 1;
-  old.join.policy = {.kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 2};
-  const Answered refused = join(old);
-  ASSERT_TRUE(refused.is(PacketType::kRefuse));
-  EXPECT_EQ(refused.body<wire::Refuse>().code, RefuseCode::kPolicy);
-  EXPECT_THAT(refused.text(), AllOf(HasSubstr("step 42"), HasSubstr("synchronous")));
+TEST_F(Resumed, AJobWithStragglersBeginsWithTheNewestStepOfItsRanks) {
+  Worker ahead = late_member(0, 42), next = late_member(1, 41), far = late_member(2, 30);
+  ahead.join.resume_calls = 3;
+  for (Worker* worker : {&ahead, &next, &far}) ASSERT_TRUE(join(*worker).is(PacketType::kAccept));
+  const Job& job = *only_job();
+  EXPECT_EQ(job.open_step(StreamId::kGradients), 42u);
+  EXPECT_TRUE(job.gathers());
+  EXPECT_EQ(job.told_open_step(), 0u) << "the ranks give what they have first";
+  EXPECT_TRUE(job.givers().test(Rank{0}) && job.givers().test(Rank{1}));
+  EXPECT_FALSE(job.givers().test(Rank{2})) << "what it lacks, nobody has kept";
+  const Answered told = keepalive(next);
+  EXPECT_EQ(told.body<wire::Status>().resume_step, 42u);
+  EXPECT_EQ(told.body<wire::Status>().resume_from, 41u);
+  EXPECT_EQ(told.body<wire::Status>().resume_calls, 3u);
+  EXPECT_EQ(told.body<wire::Status>().needs_state, 0u);
+  EXPECT_EQ(keepalive(far).body<wire::Status>().needs_state, 1u);
+}
+
+// Rank 2 was not at the appliance where the others have gone on, and is further than they are.
+TEST_F(Resumed, OnlyRanksOfTheNewestExchangeThatIsOverGive) {
+  Worker knows = late_member(0, 42), was_in = late_member(1, 41), away = late_member(2, 50);
+  knows.join.exchange_over = knows.join.exchange_entered = 7;
+  was_in.join.exchange_entered = 7;
+  away.join.exchange_over = 3;
+  away.join.exchange_entered = 9;  // it ended for nobody
+  for (Worker* worker : {&knows, &was_in, &away})
+    ASSERT_TRUE(join(*worker).is(PacketType::kAccept));
+  EXPECT_EQ(only_job()->open_step(StreamId::kGradients), 42u);
+  EXPECT_TRUE(only_job()->givers().test(Rank{0}) && only_job()->givers().test(Rank{1}));
+  const wire::Status told = keepalive(was_in).body<wire::Status>();
+  EXPECT_EQ(told.exchange_over, 7u);
+  EXPECT_GT(told.exchange, 9u);
+  EXPECT_EQ(told.needs_state, 0u);
+  EXPECT_EQ(keepalive(away).body<wire::Status>().needs_state, 1u);
+}
+
+TEST_F(Resumed, AJobWithStragglersWaitsForARankAsLongAsForAMember) {
+  Worker first = late_member(0, 42), second = late_member(1, 42);
+  join(first);
+  join(second);
+  const DurationNs timeout_ns = options().member_timeout_ns;
+  pass(timeout_ns - 500 * kMillisecond, {&first, &second});
+  EXPECT_EQ(only_job()->open_step(StreamId::kGradients), 0u);
+  pass(kSecond, {&first, &second});
+  EXPECT_EQ(only_job()->open_step(StreamId::kGradients), 42u);
+  EXPECT_EQ(keepalive(first).body<wire::Status>().joined_count, 2u);
+}
+
+TEST_F(Resumed, ARankThatIsAloneDoesNotGoOn) {
+  Worker alone = late_member(0, 42);
+  join(alone);
+  pass(options().member_timeout_ns + kSecond, {&alone});
+  EXPECT_EQ(only_job()->open_step(StreamId::kGradients), 0u);
+  Worker fresh = late_member(1, 0);
+  fresh.join.was_member = 0;
+  ASSERT_TRUE(join(fresh).is(PacketType::kAccept));
+  pass(kSecond, {&alone, &fresh});
+  EXPECT_EQ(only_job()->open_step(StreamId::kGradients), 42u);
 }
 
 }  // namespace

@@ -214,18 +214,6 @@ TEST_F(Restart, an_appliance_that_says_that_it_ends_is_waited_for_too) {
   EXPECT_EQ(world().worker(run, 0).session().counters().appliance_restarts, 1u);
 }
 
-TEST_F(Restart, a_job_that_tolerates_stragglers_ends_as_before) {
-  JobPlan plan = make_plan(3, 50, {64 * 40});
-  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
-  plan.session.has_policy = true;
-  plan.session.policy = {.kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 2};
-  plan.session.restart_timeout_ns = 20 * kSecond;
-  const RunIndex run = world().add_run(plan);
-  world().at(500 * kMillisecond, [&] { world().stop_appliance(); });
-  expect_failed(run, Rank{99}, 5500 * kMillisecond,
-                {"10.255.0.1:7700", "silent for 4.0 s", "a job with k < n does not go on"});
-}
-
 TEST_F(Restart, pauses_a_job_for_the_time_without_an_appliance_and_little_more) {
   JobPlan plan = plan_of_steps();
   plan.collectives.clear();

@@ -53,6 +53,7 @@ std::vector<Buffer> every_type() {
           make(Probe{}),
           make(Credit{}),
           make(Finished{.step = 1}),
+          make(Held{.chunk = 1, .elem_count = 2, .mask_words = 1}, {1}, kEightBytes),
           make(piece(), {}, kEightBytes),
           make(result(), {1, 2}, kEightBytes),
           make(piece_result(), {1}, kEightBytes),
