@@ -14,6 +14,11 @@ RankDecision refuse_taken(std::string why) {
   return refuse(wire::RefuseCode::kRankTaken, std::move(why));
 }
 
+// A rank of a synchronous job is beyond its beginning. Before, no rank has a result of a step or a
+// collective to which another one has not contributed: a process that no appliance has admitted, or
+// that has not heard of it, lacks nothing.
+bool has_gone_on(Step step, std::uint32_t calls) noexcept { return step > 1 || calls != 0; }
+
 // The holder of the rank spoke a moment ago.
 RankDecision decide_held(const JoinRequest& request, const JobEntry& entry, DurationNs silent_ns) {
   const MemberEntry& member = entry.member(request.rank);
@@ -76,8 +81,9 @@ Refusal check_resumption(const JoinRequest& request, const JobsOptions& options,
   for (std::uint16_t index = 0; index < entry->world_size(); ++index) {
     const MemberEntry& other = entry->member(Rank{index});
     if (index == request.rank.value || !other.is(MemberPhase::kJoined)) continue;
-    const bool is_new = other.resume_step != 0 && join.was_member == 0;
-    if (!is_new && (!resumes || other.was_member)) continue;
+    const bool is_new = has_gone_on(other.resume_step, other.resume_calls) && join.was_member == 0;
+    if (!is_new && (!has_gone_on(join.resume_step, join.resume_calls) || other.was_member))
+      continue;
     const std::uint16_t old = is_new ? index : request.rank.value;
     return no(
         RefuseCode::kEnded,

@@ -302,7 +302,9 @@ void Session::use_flows(const JoinMachine& join) {
 void Session::start(TimeNs now) {
   become(SessionState::kRunning);
   CHECK(link_.joined() && link_.shard_count() != 0);
-  const bool resumes = changed_ && membership_.resume_step() != 0;
+  // Without having changed: it is new to a synchronous job that was lost in its first step.
+  const bool resumes =
+      membership_.resume_step() != 0 && (changed_ || !facts_.policy.tolerates_stragglers());
   if (!std::exchange(has_started_, true))
     link_.events.push({.kind = Event::Kind::kStarted});
   else if (!resumes)

@@ -74,8 +74,8 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   const bool is_of_held = held_ != nullptr && is_answer && id == StreamId::kGradients;
   Stream* const stream = is_of_held ? held_.get() : id ? find(*id) : nullptr;
   // All ranks must have joined before a shard sends anything; the status that says so was lost.
-  // Of an appliance that is back, the status also says with which step.
-  const bool may_go_on = changed_ || facts_.policy.tolerates_stragglers();
+  // Of an appliance that is back, or another one, the status also says with which step.
+  const bool may_go_on = changed_ || options_.epoch != 0 || facts_.policy.tolerates_stragglers();
   if (is_result && !may_go_on && membership_.note_running()) start(now);
   if (id && stream == nullptr) return is_result ? Verdict::kBadType : Verdict::kBadStream;
   if (state_ != SessionState::kRunning) return Verdict::kNotStarted;

@@ -136,11 +136,12 @@ void Session::change_appliance(TimeNs now) {
 // ---- what the ranks know ----
 
 void Session::note_returned(Step step, TimeNs now) {
-  changed_ = false;
-  link_.events.push({.kind = Event::Kind::kReturned,
-                     .step = step,
-                     .status = Status(StatusCode::kUnreachable, describe_restart(now))});
-  ++link_.counters.appliance_restarts;
+  if (std::exchange(changed_, false)) {
+    link_.events.push({.kind = Event::Kind::kReturned,
+                       .step = step,
+                       .status = Status(StatusCode::kUnreachable, describe_restart(now))});
+    ++link_.counters.appliance_restarts;
+  }
   standby_.settled();
 }
 
@@ -164,10 +165,12 @@ void Session::begin_exchange(TimeNs now) {
                      ", and the job goes on with step " + std::to_string(first) +
                      ": start it again from a checkpoint"},
                 true, now);
+  Resumption::State own{.step = tensors_.current(),
+                        .calls = collectives_.calls_ended(),
+                        .results = gradients_->results()};
+  own.results.resize(Resumption::words(layout_.chunk_count()));  // of a rank that is new here: none
   resumption_.emplace(options_.world_size, options_.rank, layout_.chunk_count(), first,
-                      Resumption::State{.step = tensors_.current(),
-                                        .calls = collectives_.calls_ended(),
-                                        .results = gradients_->results()});
+                      std::move(own));
   collectives_.begin_exchange();
   collectives_.exchange(resumption_->next(), resumption_->buffer(), now);
 }

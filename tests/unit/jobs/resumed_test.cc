@@ -73,6 +73,22 @@ TEST_F(Resumed, AProcessOfTheStepIsRefusedBesideANewOne) {
               AllOf(HasSubstr("rank 0 was in it"), HasSubstr("rank 1 is a new process")));
 }
 
+TEST_F(Resumed, AProcessThatWasAdmittedNowhereIsWelcomeInTheFirstStep) {
+  Worker old = member(0, 1);
+  join(old);
+  Worker fresh{.rank = 1};
+  ASSERT_TRUE(join(fresh).is(PacketType::kAccept));
+  EXPECT_EQ(keepalive(fresh).body<wire::Status>().resume_step, 1u);
+}
+
+TEST_F(Resumed, ANewProcessIsRefusedBesideOneThatHasEndedACollective) {
+  Worker old = member(0, 1);
+  old.join.resume_calls = 1;
+  join(old);
+  Worker fresh{.rank = 1};
+  EXPECT_TRUE(join(fresh).is(PacketType::kRefuse));
+}
+
 TEST_F(Resumed, AJobWithStragglersBeginsWithTheNewestStepOfItsRanks) {
   Worker ahead = late_member(0, 42), next = late_member(1, 41), far = late_member(2, 30);
   ahead.join.resume_calls = 3;
