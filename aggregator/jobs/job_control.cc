@@ -150,10 +150,7 @@ void JobControl::start_if_complete(TimeNs now) {
   CHECK(entry_.job != nullptr);
   const Resumed resumed = entry_.resumed();
   if (!resumed.givers.empty()) ranks_.resume(resumed, now);
-  for (std::uint16_t rank = 0; !all && entry_.is_operations() && rank < entry_.world_size(); ++rank)
-    if (!entry_.member(Rank{rank}).live())
-      for (auto& left_from : entry_.shared(Rank{rank}).left_from)
-        left_from.store(0, std::memory_order_release);
+  if (!all && entry_.is_operations()) ranks_.go_on_without_absent();
   entry_.job->start(context_.clock.caller_time(now), resumed);
   entry_.run();
   entry_.initial_ns = now;

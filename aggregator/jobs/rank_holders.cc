@@ -90,6 +90,13 @@ void RankHolders::resume(const Resumed& resumed, TimeNs now) noexcept {
   }
 }
 
+void RankHolders::go_on_without_absent() noexcept {
+  for (std::uint16_t rank = 0; rank < entry_.world_size(); ++rank)
+    if (!entry_.member(Rank{rank}).live())
+      for (auto& left_from : entry_.shared(Rank{rank}).left_from)
+        left_from.store(0, std::memory_order_release);
+}
+
 void RankHolders::remove(Rank rank) noexcept {
   CHECK(entry_.goes_on());
   Member& shared = entry_.shared(rank);

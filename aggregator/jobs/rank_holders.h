@@ -22,6 +22,8 @@ class RankHolders {
   void note_resumption(const Request& request) noexcept;
   // The job is about to go on from there without the ranks that give nothing.
   void resume(const Resumed& resumed, TimeNs now) noexcept;
+  // A job of operations goes on from an appliance that is lost with the ranks that have joined.
+  void go_on_without_absent() noexcept;
   // From now on no step waits for the rank and no result is sent to it.
   void remove(Rank rank) noexcept;
 

@@ -190,7 +190,6 @@ class Session final : public Calls, public Driven {
   Verdict handle_answer_to_asking(const wire::Packet& packet, TimeNs now);
   void act_on_asking(TimeNs now);
   void change_appliance(TimeNs now);
-  void note_returned(Step step, TimeNs now);
   void begin_exchange(TimeNs now);
   void give_results(TimeNs now);
   void stop_giving();

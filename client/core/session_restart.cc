@@ -135,16 +135,6 @@ void Session::change_appliance(TimeNs now) {
 
 // ---- what the ranks know ----
 
-void Session::note_returned(Step step, TimeNs now) {
-  if (std::exchange(changed_, false)) {
-    link_.events.push({.kind = Event::Kind::kReturned,
-                       .step = step,
-                       .status = Status(StatusCode::kUnreachable, describe_restart(now))});
-    ++link_.counters.appliance_restarts;
-  }
-  standby_.settled();
-}
-
 // Groups need no exchange: the appliance is told where each member is in them.
 void Session::begin_exchange(TimeNs now) {
   if (groups_ != nullptr && collectives_.has_call())
@@ -153,7 +143,7 @@ void Session::begin_exchange(TimeNs now) {
                            "which a job of operations does not finish then: call it in a group"},
                 true, now);
   if (groups_ != nullptr) {
-    note_returned(1, now);
+    end_exchange(now);
     collectives_.begin_exchange();
     return collectives_.end_exchange(false, now);
   }
@@ -243,7 +233,13 @@ void Session::end_exchange(TimeNs now) {
                        place() + "another rank has ended a collective that this rank has not "
                                  "called: start the job again from a checkpoint"});
   const Step step = resumption_ ? resumption_->first_step() : membership_.resume_step();
-  note_returned(step, now);
+  if (std::exchange(changed_, false)) {
+    link_.events.push({.kind = Event::Kind::kReturned,
+                       .step = step,
+                       .status = Status(StatusCode::kUnreachable, describe_restart(now))});
+    ++link_.counters.appliance_restarts;
+  }
+  standby_.settled();
   stop_giving();
   if (!resumption_) return;
   collectives_.end_exchange(resumption_->is_call_over(), now);
