@@ -36,15 +36,16 @@ Verdict Calls::call(std::size_t place, std::uint64_t number,
     *operation = {.number = number, .what = what, .by = ranks_[place].value};
     std::fill_n(mask_of(number), 2 * mask_word_count_, std::uint64_t{0});
   }
-  if (operation->what != what) {
+  const bool differs = operation->what != what;
+  if (differs) {
     if (broken_.open())
       broken_ = {.code = OutcomeCode::kDiffers,
                  .rank = ranks_[place].value,
                  .other = operation->by,
                  .expected = operation->what,
                  .actual = what};
-    told_to_[place] = 0;  // what it tells after that is counted otherwise than the others count
-    return Verdict::kCollectiveMismatch;
+    // What it tells again is noted all the same, or what it has heard of later ones is not.
+    if (number >= told_to_[place]) return Verdict::kCollectiveMismatch;
   }
   const Rank bit{static_cast<std::uint16_t>(place)};
   next_[place] = std::max(next_[place], number + 1);
@@ -56,7 +57,7 @@ Verdict Calls::call(std::size_t place, std::uint64_t number,
   for (std::uint64_t& noted = noted_[place]; find(noted) != nullptr; ++noted)
     if (!test_bit(mask_of(noted), bit)) break;
   if (was_last) advance();
-  return Verdict::kCall;
+  return differs ? Verdict::kCollectiveMismatch : Verdict::kCall;
 }
 
 // The first operation that some member lacks.

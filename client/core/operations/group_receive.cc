@@ -53,9 +53,6 @@ Verdict Group::handle_outcome(const wire::Packet& packet, TimeNs now) {
       body.code == wire::OutcomeCode::kLost || body.code == wire::OutcomeCode::kDiffers;
   Called* const called = find(wire::unwrap(body.number, noted_));
   if (breaks && !broken_) broken_by_ = body;
-  // Another call of its number is fixed there: what this member has called since is not noted.
-  if (body.code == wire::OutcomeCode::kDiffers && called != nullptr && called->what == body.actual)
-    retold_to_ = std::min(retold_to_, called->number);
   if (called == nullptr || called->done) {
     if (breaks) note_broken(now);
     return Verdict::kCall;
