@@ -23,7 +23,7 @@ std::uint64_t most_told(Positions positions, std::size_t sequence) noexcept {
 void Group::resume(Positions positions) noexcept {
   CHECK(positions.size() == members.size());
   std::array<std::uint64_t, wire::kSequenceCount> told{};
-  for (std::size_t id = 0; id < told.size(); ++id) told[id] = most_told(positions, id);
+  for (std::size_t i = 0; i < told.size(); ++i) told[i] = most_told(positions, i);
   for (std::uint16_t place = 0; place < members.size(); ++place) {
     if (!positions[place]) continue;
     const wire::GroupPosition& at = *positions[place];
@@ -34,23 +34,23 @@ void Group::resume(Positions positions) noexcept {
                         .other = at.other,
                         .expected = at.expected,
                         .actual = at.actual});
-    for (std::size_t id = 0; id < told.size(); ++id)
-      floors.note(place, static_cast<wire::Sequence>(id), at.floors[id]);
+    for (std::size_t i = 0; i < told.size(); ++i)
+      floors.note(place, static_cast<wire::Sequence>(i), at.floors[i]);
   }
   for (std::uint16_t place = 0; place < members.size(); ++place) {
-    const auto lags = [&](std::size_t id) { return positions[place]->floors[id] < told[id]; };
+    const auto lags = [&](std::size_t i) { return positions[place]->floors[i] < told[i]; };
     bool lost = !positions[place];
-    for (std::size_t id = 0; id < told.size() && !lost; ++id) lost = lags(id);
+    for (std::size_t i = 0; i < told.size() && !lost; ++i) lost = lags(i);
     if (!lost) continue;
     calls.remove(place);
     floors.remove(place);
   }
   calls.begin_at_least();
-  for (std::size_t id = 0; id < told.size(); ++id) {
-    const std::uint64_t least = floors.least(static_cast<wire::Sequence>(id));
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    const std::uint64_t least = floors.least(static_cast<wire::Sequence>(i));
     if (least == UINT64_MAX) continue;
-    for (GroupSlice& slice : slices) slice.sequences[id].floor = least;
-    begins_at[id] = least;
+    for (GroupSlice& slice : slices) slice.sequences[i].floor = least;
+    begins_at[i] = least;
   }
 }
 

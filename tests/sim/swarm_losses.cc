@@ -129,10 +129,23 @@ DurationNs Losses::longest_ns() const {
   return longest_ns;
 }
 
+// All other ranks are gone for good, and the appliance has restarted since: a rank does not go on
+// alone then, as the others may have gone on without it.
+bool Losses::waited_alone(const Worker& worker) const {
+  if (worker.failure().code() != StatusCode::kTimedOut) return false;
+  if (worker.failure().message().find("ranks joined within") == std::string::npos) return false;
+  for (std::uint16_t index = 0; index < job_.plan.world_size(); ++index) {
+    const Worker& other = world_.worker(run_, index);
+    if (&other != &worker && other.state() != ProcessState::kDead) return false;
+  }
+  return worker.started();
+}
+
 // Whether a failure is right. A rank that was cut off for long gives the appliance up. A frozen
 // rank whose place another process took is told so. A rank that is behind and alone has nobody to
 // ask.
 bool Losses::excused(const Worker& worker) const {
+  if (waited_alone(worker)) return true;
   // Two ranks always have the last steps: one loss never takes them. Two do that
   // strike before the control side has seen the first (seed 970010710).
   if (needs_state(worker))

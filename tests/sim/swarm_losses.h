@@ -25,6 +25,7 @@ class Losses {
   void watch(Rank rank, std::uint32_t attempts);
   bool may_strike() const;
   bool given_up() const;
+  bool waited_alone(const Worker& worker) const;
   bool excused(const Worker& worker) const;
   const Loss* loss_of(Rank rank) const;
 
