@@ -52,7 +52,7 @@ try_packages() {
   local release=$1 version
   open_root "$release"
   lend "$roots/$release.packages" /packages
-  install adduser python3 # what stays when the packages go
+  install adduser python3 systemd udev # what stays when the packages go
   files_of >"$WORK/before"
   inside sh -c 'apt-get install --no-install-recommends --yes -q /packages/*.deb'
   inside sluiced --check-config --config /etc/sluice/appliance.toml
@@ -76,7 +76,10 @@ try_packages() {
     "$root/next.deb" "$root/calls"
 
   version=$(sed -n 's/^Version: //p' "$WORK/next/DEBIAN/control")
-  inside apt-get purge --autoremove --yes -q sluiced libsluice0.3 libsluice-dev python3-sluice
+  # What only systemd recommends goes as well.
+  inside apt-get -o APT::AutoRemove::RecommendsImportant=false \
+    -o APT::AutoRemove::SuggestsImportant=false \
+    purge --autoremove --yes -q sluiced libsluice0.3 libsluice-dev python3-sluice
   if chroot "$root" getent passwd sluice >/dev/null; then fail "the user sluice is left"; fi
   files_of | comm -13 "$WORK/before" - >"$WORK/left"
   [[ ! -s $WORK/left ]] || fail "$release: a purge leaves: $(cat "$WORK/left")"
