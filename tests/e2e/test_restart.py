@@ -43,6 +43,18 @@ def start_training(lab, how, waits_after=(), env=None, ranks=RANKS):
             for rank in range(ranks)]
 
 
+def kill_in_the_middle(lab, box, ranks):
+    """After each step of KILLED_AFTER. Returns the last appliance."""
+    for step in KILLED_AFTER:
+        while int(read_line(ranks[0]) or STEPS) < step:
+            pass
+        kill(box)
+        ranks[0].stdin.write("\n")
+        ranks[0].stdin.flush()
+        box = lab.start_appliance(BUILD)
+    return box
+
+
 def end_training(ranks):
     reports = []
     for rank, process in enumerate(ranks):
@@ -61,13 +73,7 @@ def test_a_training_goes_on_with_the_same_bits():
         assert all(one["restarts"] == 0 for one in undisturbed), undisturbed
         for how in ("attach", "overlap"):
             ranks = start_training(lab, how, KILLED_AFTER)
-            for step in KILLED_AFTER:
-                while int(read_line(ranks[0]) or STEPS) < step:
-                    pass
-                kill(box)
-                ranks[0].stdin.write("\n")
-                ranks[0].stdin.flush()
-                box = lab.start_appliance(BUILD)
+            box = kill_in_the_middle(lab, box, ranks)
             survived = end_training(ranks)
             assert {one["digest"] for one in survived} == {undisturbed[0]["digest"]}, survived
             assert all(one["restarts"] == len(KILLED_AFTER) for one in survived), survived
@@ -81,13 +87,7 @@ def test_a_training_over_the_backend_goes_on_with_the_same_bits():
         undisturbed = end_training(start_training(lab, "backend", ranks=2))
         assert len({one["digest"] for one in undisturbed}) == 1, undisturbed
         ranks = start_training(lab, "backend", KILLED_AFTER, ranks=2)
-        for step in KILLED_AFTER:
-            while int(read_line(ranks[0]) or STEPS) < step:
-                pass
-            kill(box)
-            ranks[0].stdin.write("\n")
-            ranks[0].stdin.flush()
-            box = lab.start_appliance(BUILD)
+        kill_in_the_middle(lab, box, ranks)
         survived = end_training(ranks)
         assert {one["digest"] for one in survived} == {undisturbed[0]["digest"]}, survived
         assert all(one["restarts"] == len(KILLED_AFTER) for one in survived), survived

@@ -1,6 +1,8 @@
 // Schedules of jobs with k < n whose appliance is killed, at every point, and comes back without
 // its memory.
 
+#include <utility>
+
 #include "tests/unit/schedules/restarting.h"
 
 namespace sluice::sim {
@@ -51,6 +53,26 @@ class RestartLate : public Schedule {
     }
   }
 
+  // Rank 0 has results that nobody else has, and is paused; the appliance has restarted. Returns
+  // the run, and the steps that rank 0 had done before.
+  std::pair<RunIndex, Step> begin_with_results_of_rank_0_alone() {
+    const RunIndex run = world().add_run(plan_of_late(LateMode::kRequeue, 60));
+    start_all(run);
+    bool cut = false;
+    world().set_filter([&cut](Passing& passing) {
+      if (cut && is_result(passing)) passing.drop = rank_of(passing) != 0;
+    });
+    world().run_until(world().now() + 20 * kMillisecond);
+    const Step before = world().worker(run, 0).steps_done();
+    cut = true;
+    world().run_until([&] { return world().worker(run, 0).steps_done() > before; },
+                      world().now() + kSecond);
+    world().pause(world().worker(run, 0));
+    world().start_appliance(7);
+    world().set_filter({});
+    return {run, before};
+  }
+
   std::uint64_t handed_over = 0;
   std::uint64_t requeued = 0;
   std::size_t resyncs = 0;
@@ -84,13 +106,7 @@ TEST_F(RestartLate, once_more_at_every_packet_after_a_restart) {
 }
 
 TEST_F(RestartLate, over_two_shards_and_lossy_links) {
-  options.appliance.jobs.shard_count = 2;
-  for (LinkOptions* link : {&options.uplink, &options.downlink}) {
-    link->loss_ppm = 50'000;
-    link->duplicate_ppm = 50'000;
-    link->reorder_ppm = 50'000;
-    link->reorder_delay_ns = kMillisecond;
-  }
+  use_two_shards_and_lossy_links(options);
   for (const LateMode late : {LateMode::kDrop, LateMode::kRequeue}) {
     JobPlan plan = plan_of_late(late, 4);
     plan.tensors = {{.name = "a", .elem_count = 16 * 100}, {.name = "b", .elem_count = 16 * 30}};
@@ -178,21 +194,7 @@ TEST_F(RestartLate, a_rank_that_dies_while_results_are_given) {
 
 // It is away while the others go on, and has results that nobody else has.
 TEST_F(RestartLate, a_rank_without_which_the_job_went_on_lets_go_of_what_it_has) {
-  JobPlan plan = plan_of_late(LateMode::kRequeue, 60);
-  const RunIndex run = world().add_run(plan);
-  start_all(run);
-  bool cut = false;
-  world().set_filter([&](Passing& passing) {
-    if (cut && is_result(passing)) passing.drop = rank_of(passing) != 0;
-  });
-  world().run_until(world().now() + 20 * kMillisecond);
-  const Step before = world().worker(run, 0).steps_done();
-  cut = true;
-  world().run_until([&] { return world().worker(run, 0).steps_done() > before; },
-                    world().now() + kSecond);
-  world().pause(world().worker(run, 0));
-  world().start_appliance(7);
-  cut = false;
+  const auto [run, before] = begin_with_results_of_rank_0_alone();
   world().run_until(world().now() + 8 * kSecond);
   EXPECT_GT(world().worker(run, 1).steps_done(), before + 10);
   world().resume(world().worker(run, 0));
@@ -203,21 +205,7 @@ TEST_F(RestartLate, a_rank_without_which_the_job_went_on_lets_go_of_what_it_has)
 // It is away from the second appliance, where the others make other sums than it has, and all meet
 // at the third.
 TEST_F(RestartLate, a_rank_that_missed_an_appliance_lets_go_of_what_it_has_too) {
-  JobPlan plan = plan_of_late(LateMode::kRequeue, 60);
-  const RunIndex run = world().add_run(plan);
-  start_all(run);
-  bool cut = false;
-  world().set_filter([&](Passing& passing) {
-    if (cut && is_result(passing)) passing.drop = rank_of(passing) != 0;
-  });
-  world().run_until(world().now() + 20 * kMillisecond);
-  const Step before = world().worker(run, 0).steps_done();
-  cut = true;
-  world().run_until([&] { return world().worker(run, 0).steps_done() > before; },
-                    world().now() + kSecond);
-  world().pause(world().worker(run, 0));
-  world().start_appliance(7);
-  cut = false;
+  const auto [run, before] = begin_with_results_of_rank_0_alone();
   ASSERT_TRUE(world().run_until([&] { return world().worker(run, 1).steps_done() > before; },
                                 world().now() + 8 * kSecond));
   world().start_appliance(8);

@@ -37,13 +37,7 @@ TEST_F(Restart, at_every_packet_of_a_job) {
 }
 
 TEST_F(Restart, over_two_shards_and_lossy_links) {
-  options.appliance.jobs.shard_count = 2;
-  for (LinkOptions* link : {&options.uplink, &options.downlink}) {
-    link->loss_ppm = 50'000;
-    link->duplicate_ppm = 50'000;
-    link->reorder_ppm = 50'000;
-    link->reorder_delay_ns = kMillisecond;
-  }
+  use_two_shards_and_lossy_links(options);
   JobPlan plan = plan_of_steps();
   plan.tensors = {{.name = "a", .elem_count = 16 * 100}, {.name = "b", .elem_count = 16 * 30}};
   plan.collectives.clear();

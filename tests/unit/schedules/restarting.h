@@ -71,6 +71,16 @@ struct Killer {
   }
 };
 
+inline void use_two_shards_and_lossy_links(WorldOptions& options) {
+  options.appliance.jobs.shard_count = 2;
+  for (LinkOptions* link : {&options.uplink, &options.downlink}) {
+    link->loss_ppm = 50'000;
+    link->duplicate_ppm = 50'000;
+    link->reorder_ppm = 50'000;
+    link->reorder_delay_ns = kMillisecond;
+  }
+}
+
 // All ranks reach their last steps and no invariant is broken.
 inline void expect_done(World& world, RunIndex run) {
   const bool done = world.run_until_done(run, 40 * kSecond);
