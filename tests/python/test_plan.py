@@ -200,3 +200,21 @@ def test_operations_take_what_the_appliance_gives_them():
     assert small.memory_bytes == 8 << 20 and small.kinds < found.kinds
     text = model.words(model.plan(model.Question(8, 10, 2, 1000), COSTS), "given")
     assert 'Operations (backend "sluice"): a job of them takes 256 MiB' in text
+
+
+def test_a_worker_keeps_for_a_restart_what_real_members_allocate():
+    """tests/unit/schedules/kept_test.cc measures them by the same numbers."""
+    import re
+    from conftest import ROOT
+    arena = (ROOT / "client/core/sums/arena.h").read_text()
+    measured = (ROOT / "tests/unit/schedules/kept_test.cc").read_text()
+    assert int(re.search(r"sizeof\(Entry\) == (\d+)", arena)[1]) == model.KEPT_RESULT_BYTES
+    assert int(re.search(r"kEntryBytes = (\d+)", measured)[1]) == model.KEPT_RESULT_BYTES
+    for workers, words in ((3, 1), (64, 1), (65, 2)):
+        question = model.Question(workers, 10, 1, 25_600_000)
+        made = model.plan(question, COSTS)
+        kept = made.chunks * (made.chunk_bytes + 32)
+        assert model.kept_bytes(question) == kept
+        assert model.kept_bytes(question, False) == kept + made.chunks * 2 * 8 * words
+    text = model.words(model.plan(model.Question(3, 10, 1, 25_600_000), COSTS), "given")
+    assert "a worker keeps 104.8 MB of results" in text and "106.1 MB with k < n" in text

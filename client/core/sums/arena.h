@@ -103,6 +103,7 @@ class ReceiveArena {
     bool absent = false;
     bool is_entry = false;
   };
+  static_assert(sizeof(Entry) == 32, "`plan` and docs/sizing.md count it for each chunk");
   const std::size_t chunk_bytes_;
   const std::size_t mask_word_count_;
   std::vector<Entry> entries_;

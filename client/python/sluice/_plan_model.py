@@ -113,6 +113,22 @@ def operations(question, job_memory_mib=JOB_MEMORY_MIB):
     return Operations(memory_bytes, first, slots // first, full_rate)
 
 
+# A result that a worker keeps for one that lacks it when the box is lost: client/core/sums/arena.h.
+KEPT_RESULT_BYTES = 32  # beside its bytes
+_MASK_WORD_BYTES = 8
+
+
+def kept_bytes(question, waits_for_all=True):
+    """What a worker keeps for that, over UDP and with a restart_timeout.
+
+    With k < n each result has a mask, and so have those that come before their step.
+    """
+    one = chunk_bytes(question.mtu, question.workers)
+    chunks = math.ceil(question.params / chunk_elems(one, question.travels))
+    masks = 0 if waits_for_all else 2 * _MASK_WORD_BYTES * math.ceil(question.workers / 64)
+    return chunks * (one + KEPT_RESULT_BYTES + masks)
+
+
 @dataclass(frozen=True)
 class Plan:
     question: Question
@@ -218,5 +234,8 @@ def words(made, source):
         f"the box, with limits.job_memory_mib at {JOB_MEMORY_MIB}. A group's first operation of a "
         f"kind (up, down, both ways, small) reserves {asked.first_slots} chunks, so {asked.kinds:,}"
         f" begin; at this link's rate over 1 ms each grows to {asked.full_rate_slots:,}.",
+        f"Restarts: over UDP a worker keeps {kept_bytes(question) / 1e6:,.1f} MB of results for "
+        f"those that lack them when the box is lost, {kept_bytes(question, False) / 1e6:,.1f} MB "
+        "with k < n; none with a restart_timeout of 0.",
     ]
     return "\n".join(lines)
