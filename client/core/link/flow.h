@@ -77,8 +77,9 @@ class Flow {
   bool asks_about_tail() const noexcept { return tail_.asks; }
   // The least urgent priority of what may be lost: a question must not overtake it.
   Priority tail_priority() const noexcept { return holes_.least_urgent(highest_ + 1, sent_); }
-  // It has just taken a number.
+  // It has just taken a number, and asks for feedback on all before it.
   void asked_about_tail(TimeNs now) noexcept {
+    unreported_ = 0;
     tail_ = {.sent_ns = now, .number = sent_, .questions = tail_.questions + 1};
   }
   // Packets sent since feedback was asked for.

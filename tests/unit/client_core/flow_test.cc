@@ -155,6 +155,7 @@ TEST(Flow, AsksAboutATailThatNothingFollows) {
     EXPECT_EQ(flow.next_timeout(), kNever);
     send(flow, 1, now);
     flow.asked_about_tail(now);
+    EXPECT_EQ(flow.unreported(), 0u) << "it asks for feedback";
   }
   EXPECT_EQ(questions, 3);
   send(flow, 1);

@@ -37,6 +37,26 @@ TEST_F(Absence, of_a_shard_delays_its_steps_and_harms_nobody) {
   expect_completed(run, 5 * kSecond);
 }
 
+// Found by the swarm (seed 60679): a question about the tail was one more packet without a request
+// for feedback, so the wait for arrivals asked again, and so on, 1,600 times in a second. The pace
+// then counted them all.
+TEST_F(Absence, of_a_shard_is_asked_about_a_few_times_by_who_waits_for_arrivals) {
+  JobPlan plan = slow_job(1, 10, 50 * kMillisecond);
+  plan.session.schedule = {
+      .policy = client::Schedule::kCredit, .unit_bytes = 256, .credit_bytes = 1};
+  const RunIndex run = world().add_run(plan);
+  const TimeNs gone = 220 * kMillisecond;
+  std::uint32_t asked = 0;
+  world().set_filter([&](Passing& passing) {
+    asked += passing.now > gone && passing.now < gone + kSecond &&
+             passing.packet.type() == PacketType::kCredit;
+  });
+  world().at(gone, [&] { world().appliance().pause_shard(1, gone + kSecond); });
+  expect_completed(run, 5 * kSecond);
+  EXPECT_GT(asked, 0u);
+  EXPECT_LT(asked, 40u);
+}
+
 TEST_F(Absence, of_the_control_thread_stops_no_data) {
   const RunIndex run = world().add_run(slow_job(3, 10, 50 * kMillisecond));
   const TimeNs gone = 220 * kMillisecond;
