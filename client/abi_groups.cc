@@ -135,7 +135,6 @@ Status check_plain(const sluice_options& options, const JoinRequest& request) {
   };
   if (options.averaging != SLUICE_AVERAGE_DEFAULT) return refuse("averaging");
   if (options.wire != SLUICE_WIRE_FLOAT32) return refuse("wire");
-  if (options.reproducible > 0) return refuse("reproducible");
   if (request.session.has_policy) return refuse("policy");
   if (options.schedule.kind != SLUICE_SCHEDULE_STRICT) return refuse("schedule");
   if (options.prune.rule != SLUICE_PRUNE_OFF) return refuse("prune");
@@ -165,7 +164,6 @@ sluice_status sluice_join_operations(const sluice_options* options, sluice_job**
     if (status.ok()) status = check_plain(*options, request);
     if (!status.ok()) return status;
     request.session.operations = true;
-    request.session.reproducible = false;
     request.trace_dir.clear();
     auto handle = std::make_unique<sluice_job>();
     status = Job::join(std::move(request), handle->impl);

@@ -28,7 +28,9 @@ OperationsSpec operations_spec(const JoinRequest& request, const JobsOptions& op
   spec.group_bytes =
       std::clamp(job_bytes / kGroupsShare, one_group_bytes, kMaxGroups * one_group_bytes);
   spec.elastic = request.asks_any_rank();
-  const std::size_t least = first_slots(spec.shard_count) / kChunksPerBlock / spec.shard_count;
+  spec.reproducible = effective_reproducible(request, options);
+  const std::size_t least = first_slots(spec.shard_count) / kChunksPerBlock / spec.shard_count *
+                            pages_per_block(spec, spec.world_size);
   const std::size_t fixed_bytes = OperationShard::memory_bytes(spec);
   spec.page_count = 1;
   const std::size_t page_bytes = OperationShard::memory_bytes(spec) - fixed_bytes;

@@ -48,7 +48,6 @@ PolicyOptions effective_policy(const JoinRequest& request, const JobsOptions& op
 }
 
 bool effective_reproducible(const JoinRequest& request, const JobsOptions& options) noexcept {
-  if (request.join.kind == JobKind::kOperations) return false;
   if (wire::asks_reproducible(request.join.features)) return true;
   const NamedOptions* named = find_named(request, options);
   return named != nullptr && named->reproducible;

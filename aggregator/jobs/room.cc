@@ -11,6 +11,8 @@ namespace {
 // The memory that the job needs for `reproducible` alone, as a part of a sentence.
 std::string part_of_order(const JobSpec& spec) {
   if (!spec.reproducible) return {};
+  if (spec.operations)
+    return text(" (it sums %u ranks in their order: reproducible)", unsigned{spec.world_size});
   return text(" (%zu of them to sum %u ranks in their order: reproducible)",
               mebibytes(Job::reproducible_bytes(spec)), unsigned{spec.world_size});
 }

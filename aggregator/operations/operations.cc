@@ -16,13 +16,36 @@ constexpr std::uint64_t last_of_block(std::uint64_t chunk) noexcept {
   return chunk | (kChunksPerBlock - 1);
 }
 
+// Adds the part of a place if all of lower places are in the sum, and then those that have waited
+// for it. Who is in, and not in the sum, waits.
+void fold_in_turn(SlotPool& pool, std::size_t member_count, std::uint32_t index,
+                  std::uint16_t place, std::span<const std::uint8_t> payload) noexcept {
+  PartSlot& slot = pool.slot(index);
+  CHECK(slot.next_place <= place);
+  if (slot.next_place < place) return pool.keep_early(index, place, payload);
+  const std::size_t elem_count = payload.size() / dtype_bytes(slot.wire);
+  std::array<const std::uint8_t*, kAddendsPerPass> addends;
+  std::size_t count = 0;
+  bool begun = place != 0;
+  for (const std::uint8_t* next = payload.data(); next != nullptr;) {
+    addends[count++] = next;
+    const Rank turn{++slot.next_place};
+    const bool waits = turn.value < member_count && test_bit(pool.mask_of(index), turn);
+    next = waits ? pool.early_of(index, turn.value) : nullptr;
+    if (next != nullptr && count < addends.size()) continue;
+    fold_several(pool.data_of(index), begun, {addends.data(), count}, elem_count, slot.wire);
+    begun = true;
+    count = 0;
+  }
+}
+
 }  // namespace
 
 OperationShard::OperationShard(const OperationsSpec& spec, ShardId shard, BuildProgress* progress)
     : spec_(spec),
       shard_(shard),
       mask_word_count_(mask_words(spec.world_size)),
-      pool_(spec.page_count, spec.chunk_bytes, mask_word_count_, progress),
+      pool_(spec, progress),
       due_(spec.world_size),
       noticed_(spec.world_size),
       requests_(kRequests) {
@@ -32,7 +55,7 @@ OperationShard::OperationShard(const OperationsSpec& spec, ShardId shard, BuildP
 std::size_t OperationShard::memory_bytes(const OperationsSpec& spec) noexcept {
   return sizeof(OperationShard) + kRequests * sizeof(OperationsRequest) +
          spec.world_size * (sizeof(std::array<std::uint64_t, kMaxGroups / 64>) + sizeof(Rank)) +
-         SlotPool::memory_bytes(spec.page_count, spec.chunk_bytes, mask_words(spec.world_size));
+         SlotPool::memory_bytes(spec);
 }
 
 // ---- what all packets have in common ----
@@ -138,7 +161,7 @@ Verdict OperationShard::part(Rank rank, const wire::Part& body,
     slot.given = true;
     std::fill_n(pool_.mask_of(index), mask_word_count_, std::uint64_t{0});
   }
-  fold(body, index, payload);
+  fold(sender, body, index, payload);
   slot.priority = std::min(slot.priority, body.flow.priority);
   set_bit(pool_.mask_of(index), bit);
   ++slot.count;
@@ -148,12 +171,13 @@ Verdict OperationShard::part(Rank rank, const wire::Part& body,
   return Verdict::kCompleted;
 }
 
-void OperationShard::fold(const wire::Part& body, std::uint32_t index,
+void OperationShard::fold(const Sender& sender, const wire::Part& body, std::uint32_t index,
                           std::span<const std::uint8_t> payload) noexcept {
   PartSlot& slot = pool_.slot(index);
   const std::size_t elem_count = payload.size() / dtype_bytes(body.wire);
   DCHECK(payload.size() == body.payload_bytes);
-  if (slot.state == PartState::kEmpty) {
+  const bool begins = slot.state == PartState::kEmpty;
+  if (begins) {
     slot.state = PartState::kOpen;
     slot.hash = body.hash;
     slot.owner = body.owner;
@@ -161,6 +185,10 @@ void OperationShard::fold(const wire::Part& body, std::uint32_t index,
     slot.wire = body.wire;
     slot.reduction = body.reduction;
     slot.payload_bytes = body.payload_bytes;
+  }
+  if (spec_.reproducible && wire::is_reduction(slot.kind) && !slot.given && elem_count != 0) {
+    fold_in_turn(pool_, sender.group->members.size(), index, sender.place, payload);
+  } else if (begins) {
     fold_store(pool_.data_of(index), payload.data(), elem_count, body.wire);
   } else if (elem_count != 0) {
     fold_add(pool_.data_of(index), payload.data(), elem_count, body.wire);
@@ -179,6 +207,7 @@ void OperationShard::complete(const Group& group, std::uint32_t index) noexcept 
   slot.finite = finished.finite;
   slot.payload_sum = finished.sum.value;
   slot.state = PartState::kComplete;
+  slot.next_place = 0;
   pool_.enqueue(index);
 }
 

@@ -126,7 +126,7 @@ class OperationShard {
   void raise(Group& group, wire::Sequence id, std::uint64_t floor) noexcept;
   Verdict check_part(const Sender& sender, const wire::Part& body,
                      std::uint64_t chunk) const noexcept;
-  void fold(const wire::Part& body, std::uint32_t index,
+  void fold(const Sender& sender, const wire::Part& body, std::uint32_t index,
             std::span<const std::uint8_t> payload) noexcept;
   void complete(const Group& group, std::uint32_t index) noexcept;
   bool all_complete(const OperationsRequest& request) noexcept;

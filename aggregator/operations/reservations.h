@@ -12,7 +12,7 @@ namespace sluice::agg {
 class Reservations {
  public:
   explicit Reservations(const OperationsSpec& spec) noexcept
-      : shard_count_(spec.shard_count), free_pages_(spec.page_count) {}
+      : spec_(spec), free_pages_(spec.page_count) {}
 
   // The slots that the sequence gets: as many as it asks for, or 0 when the job has not so many
   // left.
@@ -20,7 +20,7 @@ class Reservations {
     const std::uint32_t before =
         group.slots[static_cast<std::size_t>(sequence)].load(std::memory_order_acquire);
     DCHECK(slots > before);
-    const std::uint32_t pages = pages_of(slots) - pages_of(before);
+    const std::uint32_t pages = pages_of(group, slots) - pages_of(group, before);
     if (pages > free_pages_) return 0;
     free_pages_ -= pages;
     return slots;
@@ -28,17 +28,18 @@ class Reservations {
   // The group is removed from every shard.
   void release(const Group& group) noexcept {
     for (const auto& slots : group.slots)
-      free_pages_ += pages_of(slots.load(std::memory_order_acquire));
+      free_pages_ += pages_of(group, slots.load(std::memory_order_acquire));
   }
   std::uint32_t free_pages() const noexcept { return free_pages_; }
 
  private:
   // In each shard.
-  std::uint32_t pages_of(std::uint32_t slots) const noexcept {
-    return slots / kChunksPerBlock / shard_count_;
+  std::uint32_t pages_of(const Group& group, std::uint32_t slots) const noexcept {
+    return slots / kChunksPerBlock / spec_.shard_count *
+           pages_per_block(spec_, group.members.size());
   }
 
-  const std::uint16_t shard_count_;
+  const OperationsSpec spec_;
   std::uint32_t free_pages_;
 };
 

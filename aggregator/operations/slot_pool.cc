@@ -1,7 +1,10 @@
 #include "aggregator/operations/slot_pool.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
+
+#include "aggregator/core/mask.h"
 
 namespace sluice::agg {
 namespace {
@@ -14,25 +17,27 @@ std::size_t stride_floats_of(std::size_t chunk_bytes) noexcept {
 
 }  // namespace
 
-std::size_t SlotPool::memory_bytes(std::uint32_t page_count, std::size_t chunk_bytes,
-                                   std::size_t mask_word_count) noexcept {
-  const std::size_t slot_bytes =
-      sizeof(PartSlot) + 8 * mask_word_count + sizeof(float) * stride_floats_of(chunk_bytes);
-  return page_count * (kChunksPerBlock * slot_bytes + sizeof(Page) + 2 * sizeof(std::uint32_t));
+std::size_t SlotPool::memory_bytes(const OperationsSpec& spec) noexcept {
+  const std::size_t slot_bytes = sizeof(PartSlot) + 8 * mask_words(spec.world_size) +
+                                 sizeof(float) * stride_floats_of(spec.chunk_bytes);
+  return spec.page_count * (kChunksPerBlock * slot_bytes + sizeof(Page) +
+                            (2 + early_pages(spec, spec.world_size)) * sizeof(std::uint32_t));
 }
 
-SlotPool::SlotPool(std::uint32_t page_count, std::size_t chunk_bytes, std::size_t mask_word_count,
-                   BuildProgress* progress)
-    : mask_word_count_(mask_word_count),
-      stride_floats_(stride_floats_of(chunk_bytes)),
-      pages_(page_count),
-      buckets_(std::bit_ceil(std::max(page_count, 1u)), kNone),
-      slots_(std::size_t{page_count} * kChunksPerBlock),
-      masks_(slots_.size() * mask_word_count),
+SlotPool::SlotPool(const OperationsSpec& spec, BuildProgress* progress)
+    : mask_word_count_(mask_words(spec.world_size)),
+      stride_floats_(stride_floats_of(spec.chunk_bytes)),
+      early_pages_(early_pages(spec, spec.world_size)),
+      pages_(spec.page_count),
+      early_(spec.page_count * early_pages_, kNone),
+      buckets_(std::bit_ceil(std::max(spec.page_count, 1u)), kNone),
+      slots_(std::size_t{spec.page_count} * kChunksPerBlock),
+      masks_(slots_.size() * mask_word_count_),
       data_(allocate_prefaulted(slots_.size() * stride_floats_, progress)) {
-  for (std::uint32_t page = page_count; page-- != 0;)
+  CHECK(early_pages_ == 0 || stride_floats_ / 2 * sizeof(float) >= spec.chunk_bytes);
+  for (std::uint32_t page = spec.page_count; page-- != 0;)
     pages_[page].next = std::exchange(free_, page);
-  free_count_ = page_count;
+  free_count_ = spec.page_count;
 }
 
 std::size_t SlotPool::bucket_of(const BlockKey& key) const noexcept {
@@ -49,11 +54,21 @@ std::uint32_t SlotPool::find(const BlockKey& key) const noexcept {
   return kNone;
 }
 
-std::uint32_t SlotPool::take(const BlockKey& key, Group& group) noexcept {
-  CHECK(free_ != kNone && find(key) == kNone);
-  const std::uint32_t page = free_;
-  free_ = pages_[page].next;
+std::uint32_t SlotPool::take_free() noexcept {
+  CHECK(free_ != kNone && free_count_ != 0);
   --free_count_;
+  return std::exchange(free_, pages_[free_].next);
+}
+
+void SlotPool::give_back(std::uint32_t page) noexcept {
+  pages_[page] = {.key = {}, .group = nullptr, .next = std::exchange(free_, page)};
+  ++free_count_;
+  DCHECK(free_count_ <= pages_.size());
+}
+
+std::uint32_t SlotPool::take(const BlockKey& key, Group& group) noexcept {
+  CHECK(find(key) == kNone);
+  const std::uint32_t page = take_free();
   std::uint32_t& bucket = buckets_[bucket_of(key)];
   pages_[page] = {.key = key, .group = &group, .next = std::exchange(bucket, page)};
   const std::uint32_t first = page * kChunksPerBlock;
@@ -70,9 +85,18 @@ void SlotPool::release(const BlockKey& key) noexcept {
   *link = pages_[page].next;
   for (std::uint32_t index = page * kChunksPerBlock; index < (page + 1) * kChunksPerBlock; ++index)
     if (slots_[index].queued) dequeue(index);
-  pages_[page] = {.key = {}, .group = nullptr, .next = std::exchange(free_, page)};
-  ++free_count_;
-  DCHECK(free_count_ <= pages_.size());
+  for (std::size_t i = page * early_pages_; i < (page + 1) * early_pages_; ++i)
+    if (const std::uint32_t early = std::exchange(early_[i], kNone); early != kNone)
+      give_back(early);
+  give_back(page);
+}
+
+void SlotPool::keep_early(std::uint32_t index, std::uint16_t place,
+                          std::span<const std::uint8_t> payload) noexcept {
+  std::uint32_t& page = early_[early_entry(index, place)];
+  if (page == kNone) page = take_free();
+  DCHECK(payload.size() <= stride_floats_ / 2 * sizeof(float));
+  std::memcpy(early_at(page, index, place), payload.data(), payload.size());
 }
 
 std::uint32_t SlotPool::queue_head() const noexcept {

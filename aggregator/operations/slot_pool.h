@@ -4,7 +4,9 @@
 // A page belongs to a block of a group's sequence from the first part of the block until the
 // group's floor has passed it. So a slot has one chunk at a time and needs no version. The sum of
 // what sequences may hold is at most the number of pages (slots are told to members only after
-// every shard has reserved them), so take() never fails. Used by the shard's lcore alone.
+// every shard has reserved them), so take() never fails. In a reproducible job the parts that came
+// before those of lower places wait in further pages of their block, two members' in each: a slot
+// has room for floats, and what waits is as it came. Used by the shard's lcore alone.
 #pragma once
 
 #include <array>
@@ -17,6 +19,7 @@
 #include "aggregator/base/limits.h"
 #include "aggregator/base/prefault.h"
 #include "aggregator/base/types.h"
+#include "aggregator/operations/spec.h"
 #include "aggregator/wire/operation.h"
 
 namespace sluice::agg {
@@ -38,7 +41,9 @@ struct PartSlot {
   std::uint16_t count = 0;  // members that are in
   std::uint16_t payload_bytes = 0;
   std::uint16_t owner = wire::kNoRank;
-  std::uint16_t next_place = 0;  // of the group, whose result is to be sent next
+  // A place of the group. Of a complete slot: whose result is to be sent next. Before, where sums
+  // are in the order of places: whose part is to be added next.
+  std::uint16_t next_place = 0;
   wire::OperationKind kind{};
   Dtype wire = Dtype::kBytes;
   wire::Reduction reduction{};
@@ -61,10 +66,8 @@ class SlotPool {
  public:
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
-  SlotPool(std::uint32_t page_count, std::size_t chunk_bytes, std::size_t mask_word_count,
-           BuildProgress* progress);
-  static std::size_t memory_bytes(std::uint32_t page_count, std::size_t chunk_bytes,
-                                  std::size_t mask_word_count) noexcept;
+  SlotPool(const OperationsSpec& spec, BuildProgress* progress);
+  static std::size_t memory_bytes(const OperationsSpec& spec) noexcept;
 
   std::uint32_t free_pages() const noexcept { return free_count_; }
   // The first slot of the block's page; kNone: it has none.
@@ -96,6 +99,17 @@ class SlotPool {
     return {reinterpret_cast<const std::uint8_t*>(data_of(index)), slots_[index].payload_bytes};
   }
 
+  // ---- parts that wait for their turn, in a reproducible job ----
+  // `place` is not 0: the first is never early. The block has its page.
+  void keep_early(std::uint32_t index, std::uint16_t place,
+                  std::span<const std::uint8_t> payload) noexcept;
+  // What is kept; it stays until the block's page is released.
+  const std::uint8_t* early_of(std::uint32_t index, std::uint16_t place) const noexcept {
+    const std::uint32_t page = early_[early_entry(index, place)];
+    DCHECK(page != kNone);
+    return early_at(page, index, place);
+  }
+
   // ---- the queue: most urgent first, in the order of completion within a priority ----
   bool queue_empty() const noexcept {
     return (waiting_[0] | waiting_[1] | waiting_[2] | waiting_[3]) == 0;
@@ -115,10 +129,23 @@ class SlotPool {
     std::uint32_t tail = kNone;
   };
   std::size_t bucket_of(const BlockKey& key) const noexcept;
+  std::uint32_t take_free() noexcept;
+  void give_back(std::uint32_t page) noexcept;
+  std::size_t early_entry(std::uint32_t index, std::uint16_t place) const noexcept {
+    DCHECK(place != 0 && std::size_t{place} <= 2 * early_pages_);
+    return index / kChunksPerBlock * early_pages_ + (place - 1u) / 2;
+  }
+  std::uint8_t* early_at(std::uint32_t page, std::uint32_t index,
+                         std::uint16_t place) const noexcept {
+    const std::uint32_t slot = page * kChunksPerBlock + index % kChunksPerBlock;
+    return reinterpret_cast<std::uint8_t*>(data_of(slot) + (place - 1u) % 2 * stride_floats_ / 2);
+  }
 
   const std::size_t mask_word_count_;
   const std::size_t stride_floats_;
+  const std::size_t early_pages_;  // that a block may have besides its own; 0: sums as parts come
   std::vector<Page> pages_;
+  std::vector<std::uint32_t> early_;    // of each page that is a block's: its early ones, or kNone
   std::vector<std::uint32_t> buckets_;  // of pages in use, by key; a power of two
   std::uint32_t free_ = kNone;
   std::uint32_t free_count_ = 0;

@@ -2,6 +2,7 @@
 
 import array
 import threading
+import time
 
 import pytest
 from inproc import address, on_threads  # noqa: F401 - a fixture
@@ -67,6 +68,46 @@ def test_groups_of_some_ranks_are_used_in_any_order(address):  # noqa: F811
             ticket.wait(60)
         return all((one == sum(pair)).all() for one, pair in zip(data, mine))
     assert on_all_ranks(work, 3, address) == [True] * 3
+
+
+def rounded_sums(address, order, **options):  # noqa: F811
+    """The bytes of sums of values that are rounded, whose ranks call them in `order`."""
+    turn = {rank: threading.Event() for rank in order}
+    turn[order[0]].set()
+
+    def rank_main(rank):
+        with sluice.Session(address, rank=rank, world_size=len(order), run_id=1,
+                            **options) as session:
+            group = everybody(session)
+            group.barrier().wait(60)
+            turn[rank].wait(60)
+            random = numpy.random.default_rng(rank)
+            data = [random.standard_normal(7).astype("float32") for _ in range(3)]
+            part = numpy.zeros(7, "float32")
+            tickets = [group.all_reduce(data[0]), group.all_reduce(data[1], average=True),
+                       group.reduce(1, data[2]),
+                       group.reduce_scatter(random.standard_normal(28).astype("float32"), part)]
+            time.sleep(0.1)
+            following = order.index(rank) + 1
+            if following < len(order):
+                turn[order[following]].set()
+            for ticket in tickets:
+                ticket.wait(60)
+            return data[0].tobytes() + data[1].tobytes(), part.tobytes() + data[2].tobytes()
+    found = on_threads(rank_main, len(order))
+    assert len({whole for whole, _ in found}) == 1
+    return found[0][0] + b"".join(own for _, own in found)
+
+
+def test_reproducible_sums_have_the_same_bits_in_every_order(address, monkeypatch):  # noqa: F811
+    orders = [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)]
+    asked = {rounded_sums(f"{address}-{index}", order, reproducible=True)
+             for index, order in enumerate(orders)}
+    monkeypatch.setenv("SLUICE_REPRODUCIBLE", "1")
+    asked.add(rounded_sums(f"{address}-environment", (1, 3, 2, 0)))
+    assert len(asked) == 1
+    assert any(rounded_sums(f"{address}-as-they-come{index}", (3, 2, 1, 0), reproducible=False)
+               not in asked for index in range(3))
 
 
 def test_a_function_is_called_when_an_operation_is_over(address):  # noqa: F811

@@ -1,5 +1,6 @@
 // What must hold of operations: every output is what the plan says, and members are told the same.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -8,9 +9,13 @@
 namespace sluice::sim {
 namespace {
 
-// Small integers, so that sums are exact in any order and format.
-float value_of(std::size_t group, std::uint64_t number, std::uint16_t rank, std::uint64_t elem) {
-  return static_cast<float>(static_cast<int>(mix(group, number, rank, elem) % 17) - 8);
+// Small integers, so that sums are exact in any order and format. `ordered`: of many magnitudes, so
+// that only one order of ranks gives the expected bits.
+float value_of(std::size_t group, std::uint64_t number, std::uint16_t rank, std::uint64_t elem,
+               bool ordered) {
+  const std::uint64_t drawn = mix(group, number, rank, elem);
+  const auto small = static_cast<float>(static_cast<int>(drawn % 17) - 8);
+  return ordered ? std::ldexp(small, static_cast<int>(drawn / 17 % 48)) : small;
 }
 std::uint8_t byte_of(std::size_t group, std::uint64_t number, std::uint16_t rank,
                      std::uint64_t index) {
@@ -60,7 +65,8 @@ void GroupWorld::fill_input(std::uint16_t rank, std::size_t group, std::uint64_t
     if (plan.dtype == Dtype::kBytes)
       buffers.input[i] = byte_of(group, number, rank, i);
     else
-      store(plan.dtype, value_of(group, number, rank, i), &buffers.input[i * size]);
+      store(plan.dtype, value_of(group, number, rank, i, is_ordered(plan)),
+            &buffers.input[i * size]);
 }
 
 void GroupWorld::check_output(std::uint16_t rank, std::size_t group, std::uint64_t number,
@@ -82,7 +88,8 @@ void GroupWorld::check_output(std::uint16_t rank, std::size_t group, std::uint64
     } else {
       const std::uint64_t from = plan.kind == kReduceScatter ? place * plan.bytes / size : 0;
       float sum = 0;
-      for (const Rank one : ranks) sum += value_of(group, number, one.value, from + i);
+      for (const Rank one : ranks)
+        sum += value_of(group, number, one.value, from + i, is_ordered(plan));
       if (plan.reduction == wire::Reduction::kMean) sum /= static_cast<float>(ranks.size());
       store(plan.dtype, sum, &expected[i * size]);
     }

@@ -295,6 +295,32 @@ TEST(Groups, ASequenceWithoutMemoryIsRefused) {
   EXPECT_EQ(world.told(Rank{1}, 0, 2)->code, StatusCode::kOk);
 }
 
+TEST(Groups, ReproducibleSumsAreInTheOrderOfRanksWhateverIsLostAndLate) {
+  std::vector<PlannedOperation> operations;
+  for (const std::uint64_t bytes : {400u, 100'000u})
+    for (const OperationKind kind :
+         {OperationKind::kAllReduce, OperationKind::kReduceScatter, OperationKind::kReduce}) {
+      PlannedOperation operation = all_reduce(bytes);
+      operation.kind = kind;
+      if (wire::has_root(kind)) operation.root = 2;
+      operations.push_back(operation);
+    }
+  for (const std::uint16_t shards : {1, 3}) {
+    GroupWorldOptions options = world_of(5, operations);
+    options.shard_count = shards;
+    options.loss_ppm = 50'000;
+    options.twice_ppm = 50'000;
+    options.jitter_ns = 3 * kMillisecond;
+    options.paces[0].start_ns = kSecond;  // all others wait for it
+    for (const bool reproducible : {true, false}) {
+      options.reproducible = reproducible;
+      GroupWorld world(options);
+      expect_sound(world);
+      EXPECT_EQ(world.checked(), 5 * operations.size());
+    }
+  }
+}
+
 TEST(Groups, SeedsAreSound) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const GroupWorldOptions options = draw_groups(seed);

@@ -12,11 +12,14 @@ Cookie cookie_of(std::uint16_t rank, std::uint64_t boot) noexcept {
   return 0xC0FFEE00u + (boot << 32) + rank;
 }
 
+// Pages for as many slots, whether or not parts wait for their turn.
 agg::OperationsSpec spec_of(const GroupWorldOptions& options) {
-  return {.world_size = options.world_size,
-          .chunk_bytes = options.chunk_bytes,
-          .shard_count = options.shard_count,
-          .page_count = options.page_count};
+  agg::OperationsSpec spec{.world_size = options.world_size,
+                           .chunk_bytes = options.chunk_bytes,
+                           .shard_count = options.shard_count,
+                           .reproducible = options.reproducible};
+  spec.page_count = options.page_count * agg::pages_per_block(spec, spec.world_size);
+  return spec;
 }
 
 }  // namespace

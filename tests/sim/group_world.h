@@ -90,6 +90,7 @@ struct GroupWorldOptions {
     DurationNs down_ns = 0;
   };
   std::vector<Restart> restarts;
+  bool reproducible = false;
 };
 
 class GroupFaults;  // group_faults.h
@@ -199,6 +200,10 @@ class GroupWorld {
                     const Buffers& buffers);
   void check_agreement();
   PlannedOperation planned(std::uint16_t rank, std::size_t group, std::uint64_t number) const;
+  // Its bits show the order of the additions. Narrow formats would round.
+  bool is_ordered(const PlannedOperation& plan) const noexcept {
+    return options_.reproducible && plan.wire == Dtype::kFloat32;
+  }
 
   const GroupWorldOptions options_;
   Random random_;

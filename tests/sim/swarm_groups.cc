@@ -108,6 +108,7 @@ GroupWorldOptions draw_groups(std::uint64_t seed) {
     for (std::uint64_t i = 1 + random.below(2); i > 0; --i)
       options.restarts.push_back({.after_packets = random.below(random.one_in(2) ? 100 : 3'000),
                                   .down_ns = random.between(0, 500 * kMillisecond)});
+  options.reproducible = random.one_in(3);
   return options;
 }
 
@@ -120,6 +121,7 @@ std::string describe(const GroupWorldOptions& options) {
        << " jitter_us=" << options.jitter_ns / kMicrosecond
        << " control_us=" << options.control_delay_ns / kMicrosecond
        << " faults_stop_ms=" << options.faults_stop_ns / kMillisecond;
+  if (options.reproducible) text << " reproducible";
   for (const PlannedGroup& group : options.groups)
     text << " group(ranks=" << group.ranks.size() << " operations=" << group.operations.size()
          << " first=" << group.first_chunk << ")";

@@ -898,12 +898,13 @@ typedef struct sluice_operation {
 SLUICE_API sluice_status sluice_operation_init(sluice_operation* operation);
 
 /* Joins a job of operations, otherwise as sluice_join(). Of the options all but averaging, wire,
- * allow_nil, reproducible, trace_dir, policy, schedule, prune, store and device are used. Of these
- * allow_nil and trace_dir are ignored and the others must keep their defaults. Over udp:// the job
- * waits timeouts.restart_ms for an appliance that is lost, and operations go on with the same bits:
- * see "What happens when the box dies" in docs/training.md. No bcube:// address. The job takes
- * sluice_broadcast() and sluice_barrier() of all its ranks; calls for tensors and steps fail with
- * SLUICE_INVALID_ARGUMENT.
+ * allow_nil, trace_dir, policy, schedule, prune, store and device are used. Of these allow_nil and
+ * trace_dir are ignored and the others must keep their defaults. With `reproducible` the appliance
+ * adds in the order of a group's ranks; parts that come early take of the job's memory there, so
+ * that fewer groups begin in it. Over udp:// the job waits timeouts.restart_ms for an appliance
+ * that is lost, and operations go on with the same bits: see "What happens when the box dies" in
+ * docs/training.md. No bcube:// address. The job takes sluice_broadcast() and sluice_barrier() of
+ * all its ranks; calls for tensors and steps fail with SLUICE_INVALID_ARGUMENT.
  *
  * With rank SLUICE_RANK_ANY the job is elastic: it starts with its first process, and processes of
  * its run_id come and go, world_size of them at a time at most. Each gets a rank that no other

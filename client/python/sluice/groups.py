@@ -34,8 +34,8 @@ class Session(Member):
 
     address      as of sluice.Job.
     options      keywords, of the fields of `sluice.Options`: job, rank, world_size, secret, run_id,
-                 ordinal, local_address, mtu, chunk_bytes and the timeouts. A job of operations is
-                 no job of sums: two jobs of one name need different ordinals.
+                 ordinal, local_address, mtu, chunk_bytes, reproducible and the timeouts. A job of
+                 operations is no job of sums: two jobs of one name need different ordinals.
     elastic      True: processes come and go, `world_size` of them at a time at most, and each gets
                  a `rank` that no other has; give none. The job starts with its first process. Give
                  all of them the same run_id: by default it is SLUICE_RUN_ID, else the job's name. A

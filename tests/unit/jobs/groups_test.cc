@@ -23,6 +23,22 @@ TEST_F(GroupsOfJob, ARankOfAnotherKindIsRefusedWithBoth) {
               HasSubstr("asks for sums of gradients, job 'ops' has operations of groups"));
 }
 
+TEST_F(GroupsOfJob, AllRanksAskForReproducibleSumsOrTheConfigurationDoes) {
+  Worker first = worker(0);
+  first.join.features = wire::kFeatureReproducible;
+  ASSERT_TRUE(join(first).is(PacketType::kAccept));
+  EXPECT_TRUE(only_job()->spec.operations->reproducible);
+  EXPECT_LE(Job::memory_bytes(only_job()->spec), kJobBytes / 8 + (1 << 20));
+  Worker other = worker(1);
+  EXPECT_THAT(refusal_of(other, wire::RefuseCode::kLayout),
+              HasSubstr("rank 1 says reproducible 0, job 'ops' has 1 (set by rank 0)"));
+  JobsOptions configured = options();
+  configured.named_jobs = {{.job_name = "ops", .reproducible = true}};
+  restart(configured);
+  start();
+  EXPECT_TRUE(only_job()->spec.operations->reproducible);
+}
+
 TEST_F(GroupsOfJob, TheJobTakesAShareOfWhatAJobMayHave) {
   start();
   const std::size_t bytes = Job::memory_bytes(only_job()->spec);

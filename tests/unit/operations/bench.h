@@ -23,6 +23,7 @@ struct BenchOptions {
   std::uint16_t shard_count = 1;
   std::uint32_t page_count = 64;
   std::uint64_t first_chunk = 0;
+  bool reproducible = false;
 };
 
 struct SentPacket {
@@ -56,7 +57,8 @@ class Bench {
         spec{.world_size = options.world_size,
              .chunk_bytes = kChunk,
              .shard_count = options.shard_count,
-             .page_count = options.page_count},
+             .page_count = options.page_count,
+             .reproducible = options.reproducible},
         reservations(spec) {
     JobSpec job_spec{.id = JobId{5},
                      .name = "test",
@@ -144,15 +146,16 @@ class Bench {
         0);
   }
   // The rank's data for chunk `index` of the operation, whose owner is `owner`. Elements of a sum
-  // are the rank + 1.
+  // are the rank + 1, or the rank's of `values`.
   Verdict part(std::uint16_t rank, const wire::Description& what, std::uint64_t index,
                std::uint16_t owner = wire::kNoRank, std::uint8_t fill = 0) {
     const wire::Cut cut(what, spec.world_size, kChunk);
     const std::uint32_t chunk = what.first + static_cast<std::uint32_t>(index);
     std::vector<std::uint8_t> payload(cut.bytes_of(index), fill);
     if (what.wire == Dtype::kFloat32) {
-      const std::vector<float> values(payload.size() / 4, static_cast<float>(rank + 1));
-      std::memcpy(payload.data(), values.data(), payload.size());
+      const float value = values.empty() ? static_cast<float>(rank + 1) : values[rank];
+      const std::vector<float> elements(payload.size() / 4, value);
+      std::memcpy(payload.data(), elements.data(), payload.size());
     }
     const std::uint64_t whole = wire::unwrap(chunk, near(sequence_of(what)));
     return send(rank,
@@ -259,6 +262,7 @@ class Bench {
 
   std::uint16_t group_id = kGroupId;  // of the packets that are sent
   std::uint32_t generation = 1;
+  std::vector<float> values;  // of each rank
   std::vector<std::unique_ptr<Group>> groups;
   std::unique_ptr<Job> job;
   Shards shards;
