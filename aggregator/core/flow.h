@@ -79,7 +79,7 @@ struct Flow {
     const auto back = static_cast<std::uint32_t>(-step);
     if (back >= RecentNumbers::kRemembered || recent.came(number)) return false;
     recent.note(number);
-    if (back <= 32) arrived_before |= std::uint32_t{1} << (back - 1);
+    if (back - 1 < 32) arrived_before |= std::uint32_t{1} << (back - 1);
     ++received_count;
     return false;
   }

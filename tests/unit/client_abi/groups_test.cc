@@ -283,7 +283,8 @@ TEST(Groups, misuse_is_refused_in_words) {
 }
 
 TEST(Groups, options_of_tensors_are_refused) {
-  sluice_options options = options_of("inproc://groups-options", 0, 1);
+  const std::string address = "inproc://groups-options";
+  sluice_options options = options_of(address, 0, 1);
   options.wire = SLUICE_WIRE_BFLOAT16;
   sluice_job* job = nullptr;
   EXPECT_EQ(sluice_join_operations(&options, &job), SLUICE_INVALID_ARGUMENT);
