@@ -6,6 +6,7 @@
 
 #include "aggregator/base/block.h"
 #include "aggregator/base/check.h"
+#include "tests/unit/exhaustive/small_job.h"
 
 namespace sluice::exhaustive {
 namespace {
@@ -15,17 +16,10 @@ constexpr std::uint32_t kCredit = 1'000'000;
 constexpr TimeNs kNow = kSecond;
 
 agg::JobSpec spec_of(const Config& config) {
-  agg::JobSpec spec{.id = JobId{0},
-                    .name = "exhaustive",
-                    .world_size = config.worker_count,
-                    .chunk_bytes = kMinChunkBytes,
-                    .shard_count = config.shard_count};
+  agg::JobSpec spec = small_job_spec("exhaustive", config.worker_count, config.shard_count, kChunks,
+                                     config.sync() ? kSyncWindow : kAsyncWindow);
   if (!config.sync())
     spec.policy = {.kind = PolicyKind::kFixed, .late = config.late, .k = config.k};
-  // Two shards: 65 chunks are the fewest that reach the second one.
-  spec.chunk_counts[0] = config.shard_count == 1 ? kChunks : kChunksPerBlock + 1;
-  spec.max_elems[0] = 1;
-  spec.windows[0] = config.sync() ? kSyncWindow : kAsyncWindow;
   return spec;
 }
 
@@ -88,8 +82,7 @@ Subject::Subject(const Config& config)
     member.cookie = kCookie;
     member.reachable = true;
   }
-  // Two shards have a chunk each: the 63 between them are taken out of the first.
-  if (config.shard_count == kChunks) slice(0).chunk_count = 1;
+  cut_to_a_chunk_each(*job_);
   for (std::uint16_t id = 0; id < config.shard_count; ++id)
     shard_at(id).handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = job_.get()},
                                 kNow);

@@ -6,6 +6,7 @@
 
 #include "aggregator/base/block.h"
 #include "aggregator/base/check.h"
+#include "tests/unit/exhaustive/small_job.h"
 
 namespace sluice::exhaustive {
 namespace {
@@ -14,17 +15,9 @@ constexpr std::uint32_t kCredit = 1'000'000;
 constexpr TimeNs kNow = kSecond;
 
 agg::JobSpec spec_of(const RestartConfig& config) {
-  agg::JobSpec spec{.id = JobId{0},
-                    .name = "restarts",
-                    .world_size = config.worker_count,
-                    .chunk_bytes = kMinChunkBytes,
-                    .shard_count = config.shard_count,
-                    .allow_nil = false};  // only what is handed over may lack data
-  // Two shards: 65 chunks are the fewest that reach the second one.
-  spec.chunk_counts[0] = config.shard_count == 1 ? static_cast<std::uint32_t>(config.chunk_count)
-                                                 : kChunksPerBlock + 1;
-  spec.max_elems[0] = 1;
-  spec.windows[0] = kSyncWindow;
+  agg::JobSpec spec = small_job_spec("restarts", config.worker_count, config.shard_count,
+                                     config.chunk_count, kSyncWindow);
+  spec.allow_nil = false;  // only what is handed over may lack data
   return spec;
 }
 
@@ -53,11 +46,7 @@ RestartBox::RestartBox(const RestartConfig& config, Cookie cookie, const agg::Re
     member.cookie = cookie;
     member.reachable = true;
   }
-  // Two shards have a chunk each: the 63 between them are taken out of the first.
-  if (config.shard_count == 2) {
-    job_->slices[0].gradients.chunk_count = 1;
-    job_->slices[0].gradients.by_chunk_count = Divisor(1);
-  }
+  cut_to_a_chunk_each(*job_);
   for (std::uint16_t id = 0; id < config.shard_count; ++id)
     shards_.shard(id).handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = job_.get()},
                                      kNow);

@@ -38,7 +38,7 @@ struct RestartEvent {
   std::uint16_t rank = 0;
   Step step = 0;
   std::size_t chunk = 0;
-  bool lost = false;  // unused: a packet that never arrives is lost
+  bool lost = false;  // for the search; here a packet that never arrives is lost
   bool is_fault() const noexcept { return kind == Kind::kDie; }
 };
 
