@@ -79,6 +79,7 @@ struct Flow {
     const auto back = static_cast<std::uint32_t>(-step);
     if (back >= RecentNumbers::kRemembered || recent.came(number)) return false;
     recent.note(number);
+    // back is 0 for a number 0 that comes before any other: there is nothing before it.
     if (back - 1 < 32) arrived_before |= std::uint32_t{1} << (back - 1);
     ++received_count;
     return false;

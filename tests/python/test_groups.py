@@ -2,7 +2,6 @@
 
 import array
 import threading
-import time
 
 import pytest
 from inproc import address, on_threads  # noqa: F401 - a fixture
@@ -87,7 +86,6 @@ def rounded_sums(address, order, **options):  # noqa: F811
             tickets = [group.all_reduce(data[0]), group.all_reduce(data[1], average=True),
                        group.reduce(1, data[2]),
                        group.reduce_scatter(random.standard_normal(28).astype("float32"), part)]
-            time.sleep(0.1)  # so that parts come in this order, as a rule
             following = order.index(rank) + 1
             if following < len(order):
                 turn[order[following]].set()

@@ -154,8 +154,8 @@ class Bench {
     std::vector<std::uint8_t> payload(cut.bytes_of(index), fill);
     if (what.wire == Dtype::kFloat32) {
       const float value = values.empty() ? static_cast<float>(rank + 1) : values[rank];
-      const std::vector<float> elements(payload.size() / 4, value);
-      std::memcpy(payload.data(), elements.data(), payload.size());
+      for (std::size_t at = 0; at < payload.size(); at += sizeof value)
+        std::memcpy(&payload[at], &value, sizeof value);
     }
     const std::uint64_t whole = wire::unwrap(chunk, near(sequence_of(what)));
     return send(rank,

@@ -37,9 +37,8 @@ TEST_F(Absence, of_a_shard_delays_its_steps_and_harms_nobody) {
   expect_completed(run, 5 * kSecond);
 }
 
-// Found by the swarm (seed 60679): a question about the tail was one more packet without a request
-// for feedback, so the wait for arrivals asked again, and so on, 1,600 times in a second. The pace
-// then counted them all.
+// A question about the tail asks for feedback on all before it. If it did not count as that, the
+// wait for arrivals would ask once more for each question: 1,600 times in this second.
 TEST_F(Absence, of_a_shard_is_asked_about_a_few_times_by_who_waits_for_arrivals) {
   JobPlan plan = slow_job(1, 10, 50 * kMillisecond);
   plan.session.schedule = {
