@@ -125,8 +125,13 @@ TEST(Groups, an_aborted_group_fails_for_all_and_its_ranks_make_another) {
   Elastic second("groups-aborted");
   const std::vector<std::uint32_t> ranks{first.rank(), second.rank()};
   float value = 1;
+  float other = 1;
   sluice_group* const there = first.make("pair", ranks);
   sluice_group* const here = second.make("pair", ranks);
+  // Whoever aborts a group that is not agreed yet has refused it.
+  const std::uint64_t agreed = first.begin_sum(there, value);
+  EXPECT_EQ(Elastic::end(here, second.begin_sum(here, other)), SLUICE_OK);
+  EXPECT_EQ(Elastic::end(there, agreed), SLUICE_OK);
   const std::uint64_t ticket = first.begin_sum(there, value);
   EXPECT_EQ(sluice_abort_group(here), SLUICE_OK);
   EXPECT_EQ(Elastic::end(there, ticket), SLUICE_PEER_LOST);
