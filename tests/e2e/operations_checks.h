@@ -262,14 +262,22 @@ class OperationChecks {
       expect_text(part);
   }
 
-  // Ends the job. The others may hear of it in any of their calls.
-  void abort_is_heard() {
-    if (rank_ == 0) return expect_ok(sluice_abort_with(job_, "the loss is NaN"), "abort_with");
-    const std::vector<std::uint32_t> ranks = everybody();
+  // Ends the job: rank 0 aborts it once every rank has called a reduce to rank 0, so once nobody
+  // waits for an earlier check. The others may hear of it in any of their calls, the reduce too.
+  void abort_is_heard(sluice_group* checks) {
     std::vector<float> data(100);
-    sluice_group* group = nullptr;
     std::uint64_t ticket = 0;
-    sluice_status status = sluice_make_group(job_, "aborted", ranks.data(), ranks.size(), &group);
+    sluice_status status = sluice_reduce(checks, 0, data.data(), rank_ == 0 ? data.data() : nullptr,
+                                         data.size(), nullptr, &ticket);
+    if (status == SLUICE_OK) status = sluice_wait(checks, ticket, kWaitMs, nullptr);
+    if (rank_ == 0) {
+      expect_ok(status, "the reduce before the abort");
+      return expect_ok(sluice_abort_with(job_, "the loss is NaN"), "abort_with");
+    }
+    const std::vector<std::uint32_t> ranks = everybody();
+    sluice_group* group = nullptr;
+    if (status == SLUICE_OK)
+      status = sluice_make_group(job_, "aborted", ranks.data(), ranks.size(), &group);
     if (status == SLUICE_OK)
       status = sluice_all_reduce(group, data.data(), data.data(), data.size(), nullptr, &ticket);
     if (status == SLUICE_OK) status = sluice_wait(group, ticket, kWaitMs, nullptr);
@@ -295,10 +303,7 @@ inline void run_all_checks(sluice_job* job, std::uint32_t rank, std::uint32_t wo
   checks.groups_in_any_order();
   checks.timeout_names_who_is_missing();
   checks.disagreement_is_named();
-  std::uint64_t ticket = 0;
-  expect_ok(sluice_group_barrier(group, nullptr, &ticket), "last barrier");
-  checks.wait(group, ticket, "last barrier");
-  checks.abort_is_heard();
+  checks.abort_is_heard(group);
 }
 
 }  // namespace sluice::e2e
