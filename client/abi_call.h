@@ -2,8 +2,6 @@
 // the error's text. Included by abi*.cc only.
 #pragma once
 
-#include <cxxabi.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -38,27 +36,18 @@ std::string& last_error();
 // Keeps the text for sluice_last_error().
 sluice_status remember(const Status& status);
 
-// The exception by which GNU's C++ library unwinds a cancelled thread. LLVM's has no name for it,
-// and its `catch (...)` lets it pass.
-struct NeverThrown {};
-#ifdef __GLIBCXX__
-using ForcedUnwind = abi::__forced_unwind;
-#else
-typedef NeverThrown ForcedUnwind;
-#endif
-
 // What a body throws, but for a lack of memory and a cancelled thread's unwinding, as a Status.
+// The unwinding is no C++ exception, so std::current_exception() is null for it.
 template <class Body>
 Status caught(Body body) {
   try {
     return body();
   } catch (const std::bad_alloc&) {
     throw;
-  } catch (const ForcedUnwind&) {
-    throw;
   } catch (const std::exception& error) {
     return {StatusCode::kInternal, error.what()};
   } catch (...) {
+    if (!std::current_exception()) throw;
     return {StatusCode::kInternal, "unknown exception"};
   }
 }
