@@ -34,7 +34,9 @@ sluice_operation default_operation() {
           .priority = sluice::client::kUsualPriority,
           .timeout_ms = SLUICE_FOREVER,
           .done = nullptr,
-          .user = nullptr};
+          .user = nullptr,
+          .on_device = 0,
+          .stream = nullptr};
 }
 
 // What only sums read.
@@ -102,7 +104,10 @@ sluice_status begin(sluice_group* group, OperationCall call, std::uint64_t count
       return bad(std::to_string(count) + " elements or bytes: an operation has 2^40 bytes at most");
     call.bytes = count * dtype_bytes(call.dtype);
     std::uint64_t number = 0;
-    Status status = groups.call(group->index, std::move(call), number);
+    Status status =
+        operation != nullptr && operation->on_device != 0
+            ? groups.call_device(group->index, std::move(call), operation->stream, number)
+            : groups.call(group->index, std::move(call), number);
     if (status.ok() && ticket != nullptr) *ticket = number;
     return status;
   });
@@ -139,7 +144,6 @@ Status check_plain(const sluice_options& options, const JoinRequest& request) {
   if (options.schedule.kind != SLUICE_SCHEDULE_STRICT) return refuse("schedule");
   if (options.prune.rule != SLUICE_PRUNE_OFF) return refuse("prune");
   if (request.session.store) return refuse("store");
-  if (options.device.memory != SLUICE_MEMORY_HOST) return refuse("device");
   return {};
 }
 

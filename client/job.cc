@@ -106,6 +106,22 @@ Status Job::attach_device(std::unique_ptr<Device> device, const PruneOptions& pr
                           const std::string& who) {
   if (device == nullptr) return {};
   device_ = std::move(device);
+  const CopyStage::Limits limits = CopyStage::limits_for(device_->facts().bytes_per_s);
+  if (shared_.session.groups() != nullptr) {
+    shared_.stage = std::make_unique<CopyStage>(limits);
+    shared_.operations = std::make_unique<OperationCopies>(*shared_.stage);
+    copier_ = std::make_unique<Copier>(
+        shared_, *device_, nullptr,
+        [this](const Submission& row) {
+          const auto [group, number] = shared_.operations->key_of(row.tensor);
+          if (Group* const one = shared_.session.groups()->group(group); one != nullptr)
+            one->release(number, row.input, row.output, monotonic_now());
+          shared_.wake();
+          return Status();
+        },
+        who + ": ");
+    return {};
+  }
   const Layout& layout = shared_.calls.layout();
   buffers_ = std::make_unique<DeviceBuffers>(layout, pruning);
   Status status = device_->allocate(CopyStage::staging_bytes(layout, buffers_.get()));
@@ -115,9 +131,7 @@ Status Job::attach_device(std::unique_ptr<Device> device, const PruneOptions& pr
     if (!far.ok()) return far.status();
     far_ = std::move(far).value();
   }
-  shared_.stage = std::make_unique<CopyStage>(layout, device_->staging(),
-                                              CopyStage::limits_for(device_->facts().bytes_per_s),
-                                              buffers_.get());
+  shared_.stage = std::make_unique<CopyStage>(layout, device_->staging(), limits, buffers_.get());
   copier_ = std::make_unique<Copier>(
       shared_, *device_, far_.get(),
       [this](const Submission& submission) { return hand_over(submission, monotonic_now()); },
@@ -158,6 +172,9 @@ Job::~Job() {
   progress_.reset();
   pool_.reset();  // it wakes what is behind the lock
   copier_.reset();
+  if (shared_.operations != nullptr)
+    for (const Event& event : shared_.operations->take_rest())
+      if (event.done) event.done(event.operation, event.status.code());
   for (const auto& served : served_)  // all at once, before the first is waited for
     if (served.use_count() == 1) served->end();
 }

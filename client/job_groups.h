@@ -22,6 +22,8 @@ class JobGroups {
   Status leave(std::uint32_t index);
   Status abort(std::uint32_t index);
   Status call(std::uint32_t index, OperationCall call, std::uint64_t& number);
+  // Its memory is the device's, and the device's once the work of `stream` so far is done.
+  Status call_device(std::uint32_t index, OperationCall call, void* stream, std::uint64_t& number);
   Status cancel(std::uint32_t index, std::uint64_t number);
   // Not `over`: the status is that of the wait.
   Status wait(std::uint32_t index, std::uint64_t number, std::int32_t timeout_ms, bool& over);
@@ -32,6 +34,9 @@ class JobGroups {
   // With the lock held, of a job of kind operations that works.
   template <class Body>
   Status with_groups(Body body);
+
+  Status ask(const GroupStream& groups, std::uint32_t index, std::uint64_t number,
+             bool& over) const;
 
   Job& job_;
 };

@@ -275,7 +275,12 @@ void Progress::note(const Event& event) {
 }
 
 // The average of a tensor in device memory is not there yet. With the lock held.
-bool Progress::held_back(const Event& event) {
+bool Progress::held_back(Event& event) {
+  if (shared_.operations != nullptr && event.kind == Event::Kind::kOperationDone) {
+    const bool waits = shared_.operations->take(event);
+    shared_.copies.notify_one();
+    return waits;
+  }
   const bool over =
       event.kind == Event::Kind::kTensorDone || event.kind == Event::Kind::kTensorLost;
   if (shared_.stage == nullptr || !over) return false;
@@ -288,6 +293,11 @@ void Progress::note_copied() {
   if (shared_.stage == nullptr) return;
   for (CopyStage::Done done; shared_.stage->poll_done(done);) {
     const bool ok = done.code == StatusCode::kOk;
+    if (shared_.operations != nullptr) {
+      if (std::optional<Event> event = shared_.operations->copied(done, shared_.failure))
+        events_.push_back(std::move(*event));
+      continue;
+    }
     events_.push_back({.kind = ok ? Event::Kind::kTensorDone : Event::Kind::kTensorLost,
                        .tensor = done.tensor,
                        .status = ok ? Status() : Status(done.code, "its copies were given up")});

@@ -77,7 +77,7 @@ class Progress {
   bool transmit(TimeNs now);
   bool transmit(Lane& lane, TimeNs now);
   void note(const Event& event);
-  bool held_back(const Event& event);
+  bool held_back(Event& event);
   void note_copied();
   void tell(const Event& event);
   void try_to_tell(const Event& event) noexcept;

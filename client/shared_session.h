@@ -24,6 +24,7 @@
 #include "client/core/member/driven.h"
 #include "client/core/session.h"
 #include "client/device/copy_stage.h"
+#include "client/device/operation_copies.h"
 #include "client/fork.h"
 #include "client/transport/transport.h"
 
@@ -144,11 +145,12 @@ struct SharedSession {
   // For what a job over several appliances lacks: stragglers and stores. There it is the session of
   // the first lane, which is synchronous and says so.
   Session& session;
-  std::unique_ptr<CopyStage> stage;  // null: all gradients are in host memory
-  Status failure;                    // of the device: the job has been left because of it
-  bool called = false;               // since the progress thread asked the session last
-  bool sleeping = false;             // it sleeps: only wake_fd, a datagram or a timeout ends that
-  bool stop = false;                 // it ends within one loop
+  std::unique_ptr<CopyStage> stage;             // null: all gradients are in host memory
+  std::unique_ptr<OperationCopies> operations;  // of a job of operations with a stage; else null
+  Status failure;         // of the device: the job has been left because of it
+  bool called = false;    // since the progress thread asked the session last
+  bool sleeping = false;  // it sleeps: only wake_fd, a datagram or a timeout ends that
+  bool stop = false;      // it ends within one loop
   std::shared_ptr<CollectiveCall> collective;  // in progress
   std::vector<std::uint8_t> giving;            // this rank's state, while the session reads it
   TransportCounters transport;

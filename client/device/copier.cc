@@ -18,22 +18,24 @@ namespace {
 constexpr std::chrono::microseconds kLook{20};
 constexpr DurationNs kStopLimit = kSecond;
 
-std::string what_failed(const CopyStage::Copy& copy, const Layout& layout) {
-  if (copy.direction == CopyStage::Direction::kScale)
-    return "scaling residuals on the device failed: ";
-  const std::string tensor = "tensor '" + layout.tensor(copy.tensor).name + "': ";
-  if (copy.direction == CopyStage::Direction::kPack)
-    return tensor + "packing it on the device failed: ";
-  if (copy.direction == CopyStage::Direction::kFinish)
-    return tensor + "unpacking it on the device failed: ";
-  return tensor + "copying " + std::to_string(copy.bytes) +
-         (copy.direction == CopyStage::Direction::kIn ? " bytes from the device failed: "
-                                                      : " bytes to the device failed: ");
+std::string what_failed(const CopyStage::Copy& copy) {
+  switch (copy.direction) {
+    case CopyStage::Direction::kIn:
+      return "copying " + std::to_string(copy.bytes) + " bytes from the device failed: ";
+    case CopyStage::Direction::kOut:
+      return "copying " + std::to_string(copy.bytes) + " bytes to the device failed: ";
+    case CopyStage::Direction::kPack: return "packing it on the device failed: ";
+    case CopyStage::Direction::kFinish: return "unpacking it on the device failed: ";
+    case CopyStage::Direction::kScale: return "scaling residuals on the device failed: ";
+    case CopyStage::Direction::kLock:
+      return std::to_string(copy.bytes) + " bytes of page-locked host memory cannot be had: ";
+  }
+  return {};
 }
 
 }  // namespace
 
-Copier::Copier(SharedSession& shared, const Device& device, FarWork* far,
+Copier::Copier(SharedSession& shared, Device& device, FarWork* far,
                std::function<Status(const Submission&)> submit, std::string who)
     : shared_(shared),
       stage_(*shared.stage),
@@ -140,7 +142,7 @@ void Copier::look_for_work() {
 bool Copier::work() {
   passed_.clear();
   copied_.clear();
-  failure_.clear();
+  failure_.reset();
   for (const CopyStage::Copy& copy : starting_) start(copy);
   std::erase_if(running_, [&](const Running& running) {
     const std::int32_t passed = device_.passed(running.mark);
@@ -152,17 +154,20 @@ bool Copier::work() {
   for (const CopyStage::Fence& fence : fences_) {
     const std::int32_t passed = device_.passed(fence.mark);
     if (passed == 0) continue;
-    if (passed < 0 && failure_.empty())
-      failure_ = "tensor '" + shared_.calls.layout().tensor(fence.tensor).name +
-                 "': the device's work before its copy failed: " + device_.why();
+    if (passed < 0 && !failure_)
+      failure_ = {fence.tensor, "the device's work before its copy failed: " + device_.why()};
     device_.drop(fence.mark);
     passed_.push_back(fence.tensor);
   }
   return !starting_.empty() || !passed_.empty() || !copied_.empty();
 }
 
-void Copier::start(const CopyStage::Copy& copy) {
+void Copier::start(CopyStage::Copy copy) {
   sluice_device_mark* mark = nullptr;
+  if (copy.direction == CopyStage::Direction::kLock) {
+    copy.host = static_cast<std::uint8_t*>(device_.lock_pages(copy.bytes));
+    return ended(copy, copy.host == nullptr);
+  }
   const bool copies = CopyStage::is_copy(copy.direction);
   if (copies) mark = device_.copy(copy);
   const bool started = copies ? mark != nullptr : far_->start(copy, mark);
@@ -174,15 +179,19 @@ void Copier::start(const CopyStage::Copy& copy) {
 
 void Copier::ended(const CopyStage::Copy& copy, bool failed) {
   copied_.push_back(copy);
-  if (!failed && !CopyStage::is_copy(copy.direction)) far_->passed(copy);
-  if (failed && failure_.empty())
-    failure_ = what_failed(copy, shared_.calls.layout()) + device_.why();
+  if (!failed && far_ != nullptr && !CopyStage::is_copy(copy.direction)) far_->passed(copy);
+  if (failed && !failure_)
+    failure_ = {copy.direction == CopyStage::Direction::kScale ? kAllTensors : copy.tensor,
+                what_failed(copy) + device_.why()};
 }
 
 void Copier::report() {
   // Before the rows move on: the bytes of a failed copy must not be summed or used.
-  if (!failure_.empty()) {
-    fail(who_ + device_.title() + ": " + failure_);
+  if (failure_) {
+    std::string what;
+    if (failure_->tensor != kAllTensors)
+      what = stage_.title_of(failure_->tensor, shared_.calls.layout()) + ": ";
+    fail(who_ + device_.title() + ": " + what + failure_->why);
     stage_.device_failed();
     stage_.give_up(StatusCode::kIoError, false);
   }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,7 +24,7 @@ class Copier {
  public:
   // `shared` has the stage. `submit` hands a submission to the session, with the lock held. `who`
   // begins the texts of failures. `far` is null where no tensor is far.
-  Copier(SharedSession& shared, const Device& device, FarWork* far,
+  Copier(SharedSession& shared, Device& device, FarWork* far,
          std::function<Status(const Submission&)> submit, std::string who);
   // Gives up the submissions that are not over, and waits a second at most for the copies that run.
   // The job's progress thread has ended before.
@@ -35,19 +36,25 @@ class Copier {
     sluice_device_mark* mark = nullptr;
   };
 
+  static constexpr std::uint32_t kAllTensors = UINT32_MAX;
+  struct Failure {
+    std::uint32_t tensor = kAllTensors;
+    std::string why;
+  };
+
   void run();
   bool serve();
   void give_up_where_ended();
   void fail(const std::string& why);
   void look_for_work();
-  void start(const CopyStage::Copy& copy);
+  void start(CopyStage::Copy copy);
   void ended(const CopyStage::Copy& copy, bool failed);
   bool work();
   void report();
 
   SharedSession& shared_;
   CopyStage& stage_;
-  const Device& device_;
+  Device& device_;
   FarWork* const far_;
   const std::function<Status(const Submission&)> submit_;
   const std::string who_;
@@ -59,8 +66,8 @@ class Copier {
   std::vector<Running> running_;
   std::vector<std::uint32_t> passed_;    // tensors
   std::vector<CopyStage::Copy> copied_;  // that have ended
-  std::string failure_;
-  std::thread thread_;  // last: uses all of the above
+  std::optional<Failure> failure_;       // the first
+  std::thread thread_;                   // last: uses all of the above
 };
 
 }  // namespace sluice::client

@@ -1,6 +1,8 @@
 #include "client/device/copy_stage.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "aggregator/base/check.h"
 
@@ -50,11 +52,12 @@ CopyStage::CopyStage(const Layout& layout, std::span<std::uint8_t> staging, cons
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
     Row& row = rows_[tensor];
     row.staging = staging.data() + at;
-    row.bytes = tensor_bytes(layout, tensor);
+    const std::size_t bytes = tensor_bytes(layout, tensor);
+    row.place = {.in_bytes = bytes, .out_bytes = bytes, .bytes = bytes};
     row.buffer = far == nullptr ? nullptr : far->find(tensor);
     CHECK(layout.tensor(tensor).far == (row.buffer != nullptr));
     if (row.buffer != nullptr) far->place(tensor, row.staging);
-    at += row.buffer != nullptr ? far->host_bytes(tensor) : aligned_bytes(row.bytes);
+    at += row.buffer != nullptr ? far->host_bytes(tensor) : aligned_bytes(bytes);
   }
   active_.reserve(rows_.size());
   done_.reserve(2 * rows_.size());
@@ -70,10 +73,11 @@ void CopyStage::accept(const Submission& submission, sluice_device_mark* fence,
   row.on_device = on_device;
   row.outcome = StatusCode::kOk;
   row.submission = submission;
-  if (row.buffer != nullptr && has_gradient(row))
+  if (row.buffer != nullptr && row.has_gradient())
     enter(row, State::kPack, kKernel);
   else
-    enter(row, on_device && has_gradient(row) ? State::kCopyIn : State::kReady, row.bytes);
+    enter(row, on_device && row.has_gradient() ? State::kCopyIn : State::kReady,
+          row.place.in_bytes);
   row.step = filling_;
   row.order = accepted_++;
   row.fence = fence;
@@ -82,7 +86,7 @@ void CopyStage::accept(const Submission& submission, sluice_device_mark* fence,
 
 bool CopyStage::end_step() noexcept {
   const bool held = std::any_of(active_.begin(), active_.end(), [&](std::uint32_t tensor) {
-    return rows_[tensor].step == filling_ && waits_here(rows_[tensor]);
+    return rows_[tensor].step == filling_ && rows_[tensor].waits_here();
   });
   if (!held && !defers()) return false;
   ++filling_;
@@ -98,14 +102,14 @@ bool CopyStage::poll_ready(Submission& submission) noexcept {
     row.state = State::kSession;
     submission = row.submission;
     if (row.buffer != nullptr) {
-      if (has_gradient(row)) submission.input = row.buffer->in;
+      if (row.has_gradient()) submission.input = row.buffer->in;
       submission.output = row.buffer->out;
       submission.far = &row.buffer->tensor;
       return true;
     }
     if (!row.on_device) return true;
-    if (submission.input != nullptr) submission.input = row.staging;
-    submission.output = row.staging;
+    if (submission.input != nullptr) submission.input = row.staging + row.place.in_at;
+    submission.output = row.staging + row.place.out_at;
     return true;
   }
   return false;
@@ -115,7 +119,7 @@ bool CopyStage::poll_end() noexcept {
   if (!defers()) return false;
   for (const std::uint32_t tensor : active_) {
     const Row& row = rows_[tensor];
-    if (row.step == open_ && waits_here(row)) return false;
+    if (row.step == open_ && row.waits_here()) return false;
   }
   ++open_;
   return true;
@@ -129,7 +133,7 @@ bool CopyStage::summed(std::uint32_t tensor, StatusCode code, bool absent) noexc
   const bool arrives = code == StatusCode::kOk && !absent;
   if (const DeviceBuffers::Buffer* const buffer = row.buffer; buffer != nullptr) {
     row.unpacks = arrives && row.submission.wanted;
-    const std::size_t fates = has_gradient(row) ? buffer->fate_bytes : 0;
+    const std::size_t fates = row.has_gradient() ? buffer->fate_bytes : 0;
     enter(row, State::kCopyOut,
           row.unpacks ? buffer->head_bytes + buffer->tensor.value_bytes : fates);
     if (!device_works_) {
@@ -137,7 +141,7 @@ bool CopyStage::summed(std::uint32_t tensor, StatusCode code, bool absent) noexc
       row.begun = row.bytes;
     }
   } else {
-    enter(row, State::kCopyOut, row.bytes);
+    enter(row, State::kCopyOut, row.place.out_bytes);
     if (!row.on_device || !arrives) row.begun = row.bytes;
   }
   advance(tensor);
@@ -171,6 +175,7 @@ bool CopyStage::poll_done(Done& done) noexcept {
     return false;
   }
   done = done_[done_first_++];
+  if (!rows_[done.tensor].title.empty()) free_rows_.push_back(done.tensor);
   return true;
 }
 
@@ -180,7 +185,7 @@ void CopyStage::give_up(StatusCode code, bool all) noexcept {
   for (std::size_t i = active_.size(); i-- > 0;) {  // from behind: advance() removes
     Row& row = rows_[active_[i]];
     const bool leaves_residual =
-        row.buffer != nullptr && !waits_here(row) && row.state != State::kSession;
+        row.buffer != nullptr && !row.waits_here() && row.state != State::kSession;
     row.step = open_;
     if (!all && (row.state == State::kSession || (leaves_residual && device_works_))) continue;
     if (row.state != State::kCopyOut || row.begun != row.bytes || row.running != 0)
@@ -205,12 +210,6 @@ void CopyStage::passed(std::uint32_t tensor) noexcept {
   advance(tensor);
 }
 
-bool CopyStage::is_more_urgent(const Row& left, const Row& right) const noexcept {
-  if (left.submission.priority != right.submission.priority)
-    return left.submission.priority < right.submission.priority;
-  return left.order < right.order;
-}
-
 bool CopyStage::may_copy(const Row& row, Direction direction) const noexcept {
   if (row.fence != nullptr || row.begun >= row.bytes) return false;
   switch (direction) {
@@ -220,6 +219,7 @@ bool CopyStage::may_copy(const Row& row, Direction direction) const noexcept {
       return row.state == (direction == Direction::kIn ? State::kCopyIn : State::kCopyOut);
     case Direction::kPack: return row.state == State::kPack;
     case Direction::kFinish: return row.state == State::kFinish;
+    case Direction::kLock: return row.state == State::kLock;
     case Direction::kScale: return false;
   }
   return false;
@@ -229,20 +229,28 @@ CopyStage::Row* CopyStage::most_urgent(Direction direction) noexcept {
   Row* best = nullptr;
   for (const std::uint32_t tensor : active_) {
     Row& row = rows_[tensor];
-    if (may_copy(row, direction) && (best == nullptr || is_more_urgent(row, *best))) best = &row;
+    if (may_copy(row, direction) && (best == nullptr || row.is_more_urgent(*best))) best = &row;
   }
   return best;
 }
 
 bool CopyStage::poll_copy(Copy& copy) noexcept {
   if (poll_kernel(copy)) return true;
+  if (Row* const next = most_urgent(Direction::kLock); next != nullptr) {
+    next->begun = next->running = next->bytes;
+    copy = {.tensor = static_cast<std::uint32_t>(next - rows_.data()),
+            .direction = Direction::kLock,
+            .bytes = next->bytes};
+    return true;
+  }
   for (const Direction direction : {Direction::kOut, Direction::kIn}) {
     Row* const best = most_urgent(direction);
     if (best == nullptr) continue;
     const std::size_t bytes = std::min(limits_.piece_bytes, best->bytes - best->begun);
     std::size_t& in_flight = in_flight_bytes_[static_cast<std::size_t>(direction)];
     if (in_flight + bytes > limits_.in_flight_bytes) continue;
-    std::uint8_t* host = best->staging;
+    std::uint8_t* host =
+        best->staging + (direction == Direction::kIn ? best->place.in_at : best->place.out_at);
     // A copy from the device only reads `memory`, so the cast below does no harm.
     const void* memory =
         direction == Direction::kIn ? best->submission.input : best->submission.output;
@@ -278,7 +286,7 @@ bool CopyStage::poll_kernel(Copy& copy) noexcept {
     copy = {.tensor = static_cast<std::uint32_t>(best - rows_.data()),
             .direction = direction,
             .bytes = kKernel,
-            .input = has_gradient(*best) ? best->submission.input : nullptr,
+            .input = best->has_gradient() ? best->submission.input : nullptr,
             .output = direction == Direction::kFinish && best->unpacks ? best->submission.output
                                                                        : nullptr,
             .on_device = best->on_device,
@@ -300,7 +308,9 @@ void CopyStage::copied(const Copy& copy) noexcept {
   Row& row = rows_[copy.tensor];
   CHECK(row.running >= copy.bytes);
   row.running -= copy.bytes;
-  if (is_copy(copy.direction)) {
+  if (copy.direction == Direction::kLock) {
+    row.staging = copy.host;
+  } else if (is_copy(copy.direction)) {
     std::size_t& in_flight = in_flight_bytes_[static_cast<std::size_t>(copy.direction)];
     CHECK(in_flight >= copy.bytes);
     in_flight -= copy.bytes;
@@ -333,6 +343,9 @@ void CopyStage::advance(std::uint32_t tensor) noexcept {
   Row& row = rows_[tensor];
   if (row.fence != nullptr || row.running != 0 || row.begun != row.bytes) return;
   switch (row.state) {
+    case State::kLock:
+      if (!row.has_gradient()) return enter(row, State::kReady, 0);
+      return enter(row, State::kCopyIn, row.place.in_bytes);
     case State::kPack:
       return enter(row, State::kCopyIn,
                    row.buffer->prunes ? row.buffer->extent_bytes : row.buffer->dense_bytes);
@@ -356,28 +369,9 @@ void CopyStage::finish(std::uint32_t tensor) noexcept {
   CHECK(place != active_.end());
   active_.erase(place);
   if (row.state != State::kResidual) done_.push_back({tensor, row.outcome});
+  if (!row.title.empty() && row.staging != nullptr)
+    spare_.push_back({std::bit_ceil(row.place.bytes), std::exchange(row.staging, nullptr)});
   row.state = State::kIdle;
-}
-
-std::string CopyStage::describe(const Layout& layout) const {
-  std::size_t count = 0;
-  const Row* first = nullptr;
-  for (const std::uint32_t tensor : active_) {
-    const Row& row = rows_[tensor];
-    if (row.state == State::kSession) continue;
-    ++count;
-    if (first == nullptr || is_more_urgent(row, *first)) first = &row;
-  }
-  if (first == nullptr) return {};
-  const char* const what = first->fence != nullptr           ? "waits for its stream's earlier work"
-                           : first->state == State::kCopyIn  ? "is copied from the device"
-                           : first->state == State::kPack    ? "is packed on the device"
-                           : first->state == State::kCopyOut ? "is copied to the device"
-                           : first->state == State::kFinish  ? "is unpacked on the device"
-                           : first->state == State::kResidual ? "has its residual copied"
-                                                              : "waits for the step to end";
-  return std::to_string(count) + " tensors are between device and session: '" +
-         layout.tensor(static_cast<std::uint32_t>(first - rows_.data())).name + "' " + what;
 }
 
 }  // namespace sluice::client

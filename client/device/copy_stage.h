@@ -13,6 +13,10 @@
 // A copy that was started can't be overtaken. So copies are cut into pieces, the most urgent piece
 // is started first, and few bytes of a direction are in flight at once.
 //
+// An operation of a group has a row while it is under way, and staging memory, which the stage asks
+// for and keeps for later operations. The session begins it once its input is there, and it is over
+// once its output is on the device.
+//
 // Pure: the stage says which copies to start and is told which have ended; copier.h carries them
 // out. All calls are under the session's lock. After construction only chunks that are given back
 // allocate (DeviceBuffers::Buffer::take_given()).
@@ -36,9 +40,9 @@ namespace sluice::client {
 
 class CopyStage {
  public:
-  // The copies from the device and back to it, and the kernels that run before the first, after the
-  // second, and over all residuals.
-  enum class Direction : std::uint8_t { kIn, kOut, kPack, kFinish, kScale };
+  // The copies from the device and back to it, the kernels that run before the first, after the
+  // second, and over all residuals; and page-locked memory for an operation.
+  enum class Direction : std::uint8_t { kIn, kOut, kPack, kFinish, kScale, kLock };
   static constexpr std::size_t kDirections = 2;  // of copies
   static constexpr bool is_copy(Direction direction) noexcept {
     return direction <= Direction::kOut;
@@ -54,7 +58,7 @@ class CopyStage {
   struct Copy {
     std::uint32_t tensor = 0;
     Direction direction{};
-    std::uint8_t* host = nullptr;
+    std::uint8_t* host = nullptr;  // of kLock: null until copied()
     std::uint8_t* device = nullptr;
     std::size_t bytes = 0;
     // ---- of kernels, which have no `host` and no `device` ----
@@ -81,6 +85,25 @@ class CopyStage {
             DeviceBuffers* far = nullptr);
   static std::size_t staging_bytes(const Layout& layout,
                                    const DeviceBuffers* far = nullptr) noexcept;
+
+  // ---- operations, of a job without tensors ----
+  // Where an operation's data are in its staging memory of `bytes`; where both overlap, as in the
+  // memory of a caller who works in place.
+  struct Place {
+    std::size_t in_at = 0, in_bytes = 0;
+    std::size_t out_at = 0, out_bytes = 0;
+    std::size_t bytes = 0;
+  };
+  explicit CopyStage(const Limits& limits);
+  // Takes an operation, which is a row, `tensor` elsewhere, until poll_done() tells of it. `title`
+  // names it in texts. Of `submission` input, output and priority count. `fence`: as of accept().
+  // Allocates.
+  std::uint32_t begin(Submission submission, const Place& place, std::string title,
+                      sluice_device_mark* fence);
+  // It is over in the session, whether that had it or not. The row is over with its copies.
+  void ended(std::uint32_t tensor, StatusCode code) noexcept;
+  // What a text calls it: "tensor 'fc.weight'", "group 'dp', operation 3".
+  std::string title_of(std::uint32_t tensor, const Layout& layout) const;
 
   // ---- the application's side ----
   // Whether the tensor has a submission, or a copy of its residual, that is not over.
@@ -139,6 +162,7 @@ class CopyStage {
  private:
   enum class State : std::uint8_t {
     kIdle,
+    kLock,  // waits for its staging memory
     kPack,
     kCopyIn,
     kReady,    // to be submitted
@@ -149,6 +173,8 @@ class CopyStage {
   };
   struct Row {
     std::uint8_t* staging = nullptr;
+    Place place;                              // of what is not far
+    std::string title;                        // of an operation
     std::size_t bytes = 0;                    // of the state's copies; kKernel for a kernel
     DeviceBuffers::Buffer* buffer = nullptr;  // null: the tensor is not far
     bool unpacks = false;
@@ -163,6 +189,25 @@ class CopyStage {
     sluice_device_mark* fence = nullptr;
     std::size_t begun = 0;    // bytes of started copies
     std::size_t running = 0;  // bytes of copies that have not ended
+
+    bool has_gradient() const noexcept {
+      return submission.contribute && submission.input != nullptr;
+    }
+    // Whether the session does not have the submission yet.
+    bool waits_here() const noexcept {
+      return state == State::kLock || state == State::kPack || state == State::kCopyIn ||
+             state == State::kReady;
+    }
+    bool is_more_urgent(const Row& other) const noexcept {
+      return submission.priority != other.submission.priority
+                 ? submission.priority < other.submission.priority
+                 : order < other.order;
+    }
+  };
+  // Page-locked memory that no operation uses.
+  struct Spare {
+    std::size_t bytes = 0;
+    std::uint8_t* memory = nullptr;
   };
 
   void advance(std::uint32_t tensor) noexcept;
@@ -171,20 +216,14 @@ class CopyStage {
   bool has_more_to_copy_in(Row& row) const noexcept;
   Row* most_urgent(Direction direction) noexcept;
   bool poll_kernel(Copy& copy) noexcept;
-  static bool has_gradient(const Row& row) noexcept {
-    return row.submission.contribute && row.submission.input != nullptr;
-  }
-  // Whether the session does not have the submission yet.
-  static bool waits_here(const Row& row) noexcept {
-    return row.state == State::kPack || row.state == State::kCopyIn || row.state == State::kReady;
-  }
-  bool is_more_urgent(const Row& left, const Row& right) const noexcept;
   // Whether an ended step has gradients that are not submitted yet: later submissions wait here.
   bool defers() const noexcept { return open_ != filling_; }
   bool may_copy(const Row& row, Direction direction) const noexcept;
 
   const Limits limits_;
   std::vector<Row> rows_;
+  std::vector<std::uint32_t> free_rows_;  // of operations
+  std::vector<Spare> spare_;
   std::vector<std::uint32_t> active_;  // not idle, in order of acceptance
   std::vector<Done> done_;             // to be polled, from done_first_ on
   std::size_t done_first_ = 0;

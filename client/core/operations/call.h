@@ -33,6 +33,7 @@ struct OperationCall {
   Priority priority = kUsualPriority;  // 0 is the most urgent
   DurationNs patience_ns = kNever;     // then the member gives it up
   OperationDone done = {};
+  bool held = false;  // its buffers are not there yet: Group::release()
 };
 
 // A group's facts, which its sequences share.

@@ -45,11 +45,22 @@ void Group::made(std::uint16_t id, std::uint32_t generation, TimeNs now) {
 }
 
 void Group::begin_waiting(TimeNs now) {
-  for (Waiting& waiting : waiting_) {
-    begin(waiting.call, waiting.number, waiting.called_ns, now);
-    if (waiting.cancelled) cancel(waiting.number, now);
+  while (made_ && !waiting_.empty() && !waiting_.front().call.held) {
+    const Waiting next = std::move(waiting_.front());
+    waiting_.pop_front();
+    begin(next.call, next.number, next.called_ns, now);
+    if (next.cancelled) cancel(next.number, now);
   }
-  waiting_.clear();
+}
+
+void Group::release(std::uint64_t number, const void* input, void* output, TimeNs now) {
+  const auto waiting = std::ranges::find(waiting_, number, &Waiting::number);
+  if (waiting == waiting_.end()) return;
+  CHECK(waiting->call.held);
+  waiting->call.input = input;
+  waiting->call.output = output;
+  waiting->call.held = false;
+  begin_waiting(now);
 }
 
 void Group::give_up(const Status& why) {
@@ -90,10 +101,8 @@ Status Group::call(const OperationCall& call, TimeNs now, std::uint64_t& number)
   if (Status status = check(call); !status.ok()) return status;
   number = next_++;
   ++open_count_;
-  if (made_)
-    begin(call, number, now, now);
-  else
-    waiting_.push_back({.call = call, .number = number, .called_ns = now});
+  waiting_.push_back({.call = call, .number = number, .called_ns = now});
+  begin_waiting(now);
   if (call.patience_ns != kNever) deadline_ns_ = std::min(deadline_ns_, now + call.patience_ns);
   return {};
 }
@@ -181,18 +190,17 @@ bool Group::is_told(const Called& called) const noexcept {
   return called.done && (called.number < noted_ || (broken_ && called.number >= retold_to_));
 }
 
-// Every member has its results, or has called so much since that it has heard how it ended.
-bool Group::is_nobodys(const Called& called) const noexcept {
-  if (!facts_.survives) return true;
-  const auto& sequence = sequences_[static_cast<std::size_t>(called.sequence)];
-  const bool completed =
-      called.heard == wire::OutcomeCode::kOpen || called.heard == wire::OutcomeCode::kCompleted;
-  return sequence.group_floor() >= called.end &&
-         (completed || called.number + kKeptCalls < called_by_all_);
-}
-
 // What is done and noted is nobody's question any more, unless the appliance is lost.
 void Group::forget_done() noexcept {
+  // Every member has its results, or has called so much since that it has heard how it ended.
+  const auto is_nobodys = [this](const Called& called) {
+    if (!facts_.survives) return true;
+    const auto& sequence = sequences_[static_cast<std::size_t>(called.sequence)];
+    const bool completed =
+        called.heard == wire::OutcomeCode::kOpen || called.heard == wire::OutcomeCode::kCompleted;
+    return sequence.group_floor() >= called.end &&
+           (completed || called.number + kKeptCalls < called_by_all_);
+  };
   while (told_count_ < called_.size() && is_told(called_[told_count_])) ++told_count_;
   while (told_count_ != 0 &&
          (is_nobodys(called_.front()) || told_count_ > std::size_t{2} * kKeptCalls)) {
@@ -286,7 +294,10 @@ TimeNs Group::next_timeout() const noexcept {
 
 std::string Group::describe_stall(DurationNs patience_ns, TimeNs now) const {
   if (!waiting_.empty() && now - waiting_.front().called_ns >= patience_ns)
-    return error_prefix_ + "group '" + name_ + "' has waited for the appliance to make it for " +
+    return error_prefix_ + "group '" + name_ + "' has waited for " +
+           (made_ ? "data of operation " + std::to_string(waiting_.front().number) +
+                        ", which are on a device, for "
+                  : std::string("the appliance to make it for ")) +
            seconds_text(now - waiting_.front().called_ns);
   for (const Called& called : called_) {
     if (called.done) continue;

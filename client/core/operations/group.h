@@ -54,6 +54,9 @@ class Group {
   // kInvalidArgument: there is no such operation. kBusy: as many are open as may be. Else an
   // operation has begun, even if the group is broken: its event says so.
   Status call(const OperationCall& call, TimeNs now, std::uint64_t& number);
+  // The buffers of a held call, which has waited for them, and so have the calls after it. Nothing
+  // happens if it is over.
+  void release(std::uint64_t number, const void* input, void* output, TimeNs now);
   // This member waits no longer for it. Its event comes in any case: it may be completed yet.
   void cancel(std::uint64_t number, TimeNs now);
   bool poll_event(OperationEvent& event);
@@ -106,7 +109,7 @@ class Group {
     TimeNs next_ns = 0;  // when it is sent (again)
     TimeNs deadline_ns = kNever;
   };
-  struct Waiting {  // for the group to be made
+  struct Waiting {  // for the group to be made, or for buffers
     OperationCall call;
     std::uint64_t number = 0;
     TimeNs called_ns = 0;
@@ -127,7 +130,6 @@ class Group {
               std::uint16_t heard_rank = wire::kNoRank);
   wire::OutcomeCode completed_code(const Called& called) const noexcept;
   bool is_told(const Called& called) const noexcept;
-  bool is_nobodys(const Called& called) const noexcept;
   void forget_done() noexcept;
   void begin_waiting(TimeNs now);
   Status end_of(const wire::Packet& packet, const Called& called) const;
@@ -151,7 +153,7 @@ class Group {
   std::uint64_t broken_from_ = UINT64_MAX;  // the first operation that was called after that
   std::size_t open_count_ = 0;              // operations whose event is not out
   TimeNs quiet_until_ns_ = 0;               // no call is due before
-  std::deque<Waiting> waiting_;             // until it is made
+  std::deque<Waiting> waiting_;             // until they can begin, in order
   TimeNs deadline_ns_ = kNever;             // the next of those open
   std::deque<OperationEvent> events_;
   // The last answer that named members, for reports.

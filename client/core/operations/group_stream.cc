@@ -13,6 +13,10 @@ constexpr DurationNs kAskAgain = 100 * kMillisecond;
 constexpr DurationNs kTellAgain = 20 * kMillisecond;  // of a group that all members wait for
 constexpr std::size_t kKeptFailures = 4096;           // of a group
 
+Status refuse(const SessionOptions& options, StatusCode code, const std::string& why) {
+  return {code, error_prefix(options) + why};
+}
+
 }  // namespace
 
 GroupStream::GroupStream(const SessionOptions& options, std::size_t chunk_bytes, Link& link)
@@ -21,30 +25,26 @@ GroupStream::GroupStream(const SessionOptions& options, std::size_t chunk_bytes,
       survives_(options.restart_timeout_ns != 0 && !asks_any_rank(options)),
       operations_(link, static_cast<std::uint16_t>(chunk_bytes), survives()) {}
 
-Status GroupStream::refuse(StatusCode code, const std::string& why) const {
-  return {code, error_prefix(options_) + why};
-}
-
 // ---- the application's calls ----
 
 Status GroupStream::make(const std::string& name, const std::vector<Rank>& ranks, TimeNs now,
                          std::uint32_t& index) {
   const std::string place = "group '" + name + "': ";
   if (name.empty() || name.size() > kMaxGroupNameBytes)
-    return refuse(StatusCode::kInvalidArgument,
+    return refuse(options_, StatusCode::kInvalidArgument,
                   place + "a name has 1 to " + std::to_string(kMaxGroupNameBytes) + " bytes");
   const auto descends = [](Rank left, Rank right) { return !(left < right); };
   if (ranks.empty() || std::ranges::adjacent_find(ranks, descends) != ranks.end() ||
       !std::ranges::binary_search(ranks, Rank{link_.identity.rank}) ||
       ranks.back().value >= options_.world_size)
-    return refuse(StatusCode::kInvalidArgument,
+    return refuse(options_, StatusCode::kInvalidArgument,
                   place + "its ranks must ascend, be below " + std::to_string(options_.world_size) +
                       " and contain this one, " + std::to_string(link_.identity.rank));
   const auto known = std::ranges::find_if(
       entries_, [&](const Entry& entry) { return entry.name == name && entry.group != nullptr; });
   if (known != entries_.end()) {
     if (known->ranks != ranks)
-      return refuse(StatusCode::kInvalidArgument,
+      return refuse(options_, StatusCode::kInvalidArgument,
                     place + "this rank has made it of other ranks; take another name");
     index = static_cast<std::uint32_t>(known - entries_.begin());
     return {};
@@ -82,7 +82,7 @@ Status GroupStream::check_group(std::uint32_t index, const char* call) const {
   const Entry& entry = entries_[index];
   if (entry.phase == Phase::kRefused) return entry.refusal;
   if (entry.phase != Phase::kLeaving && entry.phase != Phase::kLeft) return {};
-  return refuse(StatusCode::kClosed,
+  return refuse(options_, StatusCode::kClosed,
                 std::string(call) + ": this rank has left group '" + entry.name + "'");
 }
 
@@ -90,9 +90,9 @@ Status GroupStream::leave(std::uint32_t index, TimeNs now) {
   if (Status status = check_group(index, "leave_group"); !status.ok()) return status;
   Entry& entry = entries_[index];
   if (!entry.open.empty())
-    return refuse(StatusCode::kBusy, "leave_group: group '" + entry.name + "' has " +
-                                         std::to_string(entry.open.size()) +
-                                         " open operations; wait for them first");
+    return refuse(options_, StatusCode::kBusy,
+                  "leave_group: group '" + entry.name + "' has " +
+                      std::to_string(entry.open.size()) + " open operations; wait for them first");
   // Nobody waits for what it does not send any more.
   const bool owes = entry.phase == Phase::kReturning || (survives_ && entry.group->owes());
   depart(entry, owes ? wire::GroupRequest::kAbort : wire::GroupRequest::kLeave, now);
@@ -103,7 +103,7 @@ Status GroupStream::abort(std::uint32_t index, TimeNs now) {
   if (Status status = check_group(index, "abort_group"); !status.ok()) return status;
   Entry& entry = entries_[index];
   entry.group->give_up(
-      refuse(StatusCode::kClosed, "this rank has aborted group '" + entry.name + "'"));
+      refuse(options_, StatusCode::kClosed, "this rank has aborted group '" + entry.name + "'"));
   drain();
   depart(entry, wire::GroupRequest::kAbort, now);
   return {};
@@ -142,7 +142,7 @@ Status GroupStream::outcome(std::uint32_t index, std::uint64_t number, bool& ove
   const Entry& entry = entries_[index];
   over = false;
   if (number >= entry.called)
-    return refuse(StatusCode::kInvalidArgument,
+    return refuse(options_, StatusCode::kInvalidArgument,
                   "group '" + entry.name + "' has " + std::to_string(entry.called) +
                       " operations, and no ticket " + std::to_string(number));
   over = !entry.open.contains(number);
@@ -203,7 +203,7 @@ Verdict GroupStream::handle_made(const wire::Packet& packet, TimeNs now) {
       drain();
     } else {
       entry.phase = Phase::kRefused;
-      entry.refusal = refuse(StatusCode::kRefused, std::string(packet.text()));
+      entry.refusal = refuse(options_, StatusCode::kRefused, std::string(packet.text()));
       entry.group->give_up(entry.refusal);
       drain();
     }

@@ -30,6 +30,8 @@ class GroupStream final : public Stream {
   Status abort(std::uint32_t index, TimeNs now);
   Rank own_rank() const noexcept { return Rank{link_.identity.rank}; }
   Status call(std::uint32_t index, OperationCall call, TimeNs now, std::uint64_t& number);
+  // Null: this member has left it.
+  Group* group(std::uint32_t index) const noexcept { return entries_[index].group; }
   // Gives it up for all members: its event comes soon.
   Status cancel(std::uint32_t index, std::uint64_t number, TimeNs now);
   // Whether it is over, and then how it ended. kInvalidArgument: nobody has called it.
@@ -104,7 +106,6 @@ class GroupStream final : public Stream {
 
   void send_again(std::uint32_t, std::uint64_t) override {}  // Operations does
   Status check_group(std::uint32_t index, const char* call) const;
-  Status refuse(StatusCode code, const std::string& why) const;
   bool is_awaited(const Entry& entry) const noexcept;  // something is asked, or to be asked
   void ask(Entry& entry, TimeNs now) noexcept;
   void depart(Entry& entry, wire::GroupRequest how, TimeNs now);

@@ -303,7 +303,8 @@ typedef struct sluice_store_options {
 /* Gradients in device memory. A memory other than the host's lets sluice_submit_device() be called.
  * It needs the plug-in libsluice_cuda.so and NVIDIA's driver: without them the join fails with
  * SLUICE_NOT_FOUND and says what to install. It costs page-locked host memory for one copy of all
- * tensors.
+ * tensors; of operations (sluice_operation.on_device) for the data of all that are under way at
+ * once, each a power of two, which is kept for later ones until the job is closed.
  *
  * Where tensors are pruned or rounded, the device does both and keeps the residual, and only the
  * payload crosses the bus. This costs page-locked memory for two payloads, and device memory for
@@ -892,13 +893,19 @@ typedef struct sluice_operation {
                           SLUICE_FOREVER */
   sluice_done_fn done; /* default NULL */
   void* user;          /* passed to it */
+  int32_t on_device;   /* non-zero: the buffers are in the memory of options.device. They are read
+                          and written after the work that `stream` has so far; neither call nor
+                          stream waits. The operation, and later ones of this rank in its group,
+                          begin when the input is in host memory; it is over when the output is on
+                          the device, for work that any stream gets afterwards. Default 0 */
+  void* stream;        /* cudaStream_t; NULL (default): the default stream. Of on_device */
 } sluice_operation;
 
 /* Fills in the defaults. `operation->struct_size` must be set before the call. */
 SLUICE_API sluice_status sluice_operation_init(sluice_operation* operation);
 
 /* Joins a job of operations, otherwise as sluice_join(). Of the options all but averaging, wire,
- * allow_nil, trace_dir, policy, schedule, prune, store and device are used. Of these allow_nil and
+ * allow_nil, trace_dir, policy, schedule, prune and store are used. Of these allow_nil and
  * trace_dir are ignored and the others must keep their defaults. With `reproducible` the appliance
  * adds in the order of a group's ranks; parts that come early take of the job's memory there, so
  * that fewer groups begin in it. Over udp:// the job waits timeouts.restart_ms for an appliance
@@ -938,11 +945,11 @@ SLUICE_API sluice_status sluice_leave_group(sluice_group* group);
 SLUICE_API sluice_status sluice_abort_group(sluice_group* group);
 
 /* These begin an operation and return at once. *ticket, counted from 0 in each group, names it, in
- * error texts too; it may be NULL where `operation` has a callback. Buffers are host memory,
- * aligned for their elements, and belong to the library until the operation is over; inputs must
- * not change meanwhile. Ranks are those of the job, parts are in the order of the group's ranks.
- * Fail with SLUICE_INVALID_ARGUMENT, and with SLUICE_BUSY when 256 operations of the group are
- * under way. */
+ * error texts too; it may be NULL where `operation` has a callback. Buffers are host memory unless
+ * operation->on_device says otherwise, aligned for their elements, and belong to the library until
+ * the operation is over; inputs must not change meanwhile. Ranks are those of the job, parts are in
+ * the order of the group's ranks. Fail with SLUICE_INVALID_ARGUMENT, and with SLUICE_BUSY when 256
+ * operations of the group are under way. */
 
 /* The sum of all inputs, to all. `input` may be `output`. */
 SLUICE_API sluice_status sluice_all_reduce(sluice_group* group, const void* input, void* output,

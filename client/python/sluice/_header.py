@@ -171,7 +171,7 @@ DoneFn = CFUNCTYPE(None, c_void_p, c_uint64, c_int)
 class Operation(Structure):
     _fields_ = [("struct_size", c_size_t), ("dtype", c_int32), ("wire", c_int32), ("reduction",
         c_int32), ("priority", c_uint32), ("timeout_ms", c_int32), ("done", DoneFn), ("user",
-        c_void_p)]
+        c_void_p), ("on_device", c_int32), ("stream", c_void_p)]
 
 
 FUNCTIONS = {

@@ -279,5 +279,75 @@ TEST_F(Stage, SurvivesAnyOrderOfEverything) {
   }
 }
 
+// Operations: rows that come and go, with memory that the stage asks for.
+TEST(OperationRows, WaitForMemoryOnceAndUseItAgain) {
+  CopyStage stage({kPiece, kFlight});
+  std::vector<std::uint8_t> device(1000, 7), locked(1024), result(1000);
+  const CopyStage::Place place{.in_at = 250, .in_bytes = 250, .out_bytes = 1000, .bytes = 1000};
+  for (int round = 0; round < 3; ++round) {
+    const std::uint32_t row = stage.begin({.input = device.data(), .output = result.data()}, place,
+                                          "group 'g', operation 5", nullptr);
+    EXPECT_EQ(row, 0u);
+    EXPECT_EQ(stage.title_of(row, Layout::create({{"unused", 1}}, 256).value()),
+              "group 'g', operation 5");
+    CopyStage::Copy copy;
+    if (round == 0) {
+      ASSERT_TRUE(stage.poll_copy(copy));
+      EXPECT_EQ(copy.direction, Direction::kLock);
+      EXPECT_EQ(copy.bytes, 1024u) << "a power of two serves others";
+      EXPECT_FALSE(stage.poll_copy(copy)) << "nothing else has begun";
+      copy.host = locked.data();
+      stage.copied(copy);
+    }
+    Submission submission;
+    EXPECT_FALSE(stage.poll_ready(submission));
+    ASSERT_TRUE(stage.poll_copy(copy));
+    EXPECT_EQ(copy.direction, Direction::kIn);
+    EXPECT_EQ(copy.host, locked.data() + 250);
+    EXPECT_EQ(copy.bytes, 250u);
+    stage.copied(copy);
+    ASSERT_TRUE(stage.poll_ready(submission));
+    EXPECT_EQ(submission.input, locked.data() + 250);
+    EXPECT_EQ(submission.output, locked.data());
+    stage.ended(row, round == 1 ? StatusCode::kTimedOut : StatusCode::kOk);
+    std::size_t copied = 0;
+    while (stage.poll_copy(copy)) {
+      EXPECT_EQ(copy.direction, Direction::kOut);
+      copied += copy.bytes;
+      stage.copied(copy);
+    }
+    EXPECT_EQ(copied, round == 1 ? 0u : 1000u);
+    CopyStage::Done done;
+    ASSERT_TRUE(stage.poll_done(done));
+    EXPECT_EQ(done.code, round == 1 ? StatusCode::kTimedOut : StatusCode::kOk);
+    EXPECT_TRUE(stage.idle());
+  }
+}
+
+TEST(OperationRows, AreOverWithTheirCopiesWhereTheSessionEndsThemBefore) {
+  CopyStage stage({kPiece, kFlight});
+  std::vector<std::uint8_t> device(1000, 7), locked(1024);
+  int mark = 0;
+  auto* const fence = reinterpret_cast<sluice_device_mark*>(&mark);
+  const CopyStage::Place place{.in_bytes = 1000, .out_bytes = 1000, .bytes = 1000};
+  const std::uint32_t row = stage.begin({.input = device.data(), .output = device.data()}, place,
+                                        "group 'g', operation 0", fence);
+  CopyStage::Copy copy;
+  EXPECT_FALSE(stage.poll_copy(copy)) << "the stream's work comes first";
+  stage.passed(row);
+  ASSERT_TRUE(stage.poll_copy(copy));
+  copy.host = locked.data();
+  stage.copied(copy);
+  ASSERT_TRUE(stage.poll_copy(copy));
+  stage.ended(row, StatusCode::kPeerLost);
+  CopyStage::Copy more;
+  EXPECT_FALSE(stage.poll_copy(more));
+  CopyStage::Done done;
+  EXPECT_FALSE(stage.poll_done(done)) << "a copy still reads the device's memory";
+  stage.copied(copy);
+  ASSERT_TRUE(stage.poll_done(done));
+  EXPECT_EQ(done.code, StatusCode::kPeerLost);
+}
+
 }  // namespace
 }  // namespace sluice::client
