@@ -53,6 +53,11 @@ Status read_reduction(const sluice_operation& given, OperationCall& call) {
     case SLUICE_WIRE_FLOAT32: call.wire = call.dtype; break;
     case SLUICE_WIRE_FLOAT16: call.wire = Dtype::kFloat16; break;
     case SLUICE_WIRE_BFLOAT16: call.wire = Dtype::kBfloat16; break;
+    case SLUICE_WIRE_INT8:
+      return bad(
+          "operation.wire is SLUICE_WIRE_INT8: operations keep no residual, and int8 without one "
+          "loses each element below 1/254 of its packet's largest; use SLUICE_WIRE_FLOAT16 or "
+          "_BFLOAT16");
     default:
       return bad("operation.wire is " + std::to_string(given.wire) +
                  "; use SLUICE_WIRE_FLOAT32, _FLOAT16 or _BFLOAT16");

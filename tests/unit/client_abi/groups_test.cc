@@ -268,7 +268,10 @@ TEST(Groups, misuse_is_refused_in_words) {
     refused(sluice_all_reduce(group, &one, &one, 1, &operation, &ticket), "operation.dtype is 7");
     operation = e2e::operation_of();
     operation.wire = SLUICE_WIRE_INT8;
-    refused(sluice_all_reduce(group, &one, &one, 1, &operation, &ticket), "operation.wire is 4");
+    refused(sluice_all_reduce(group, &one, &one, 1, &operation, &ticket),
+            "operation.wire is SLUICE_WIRE_INT8: operations keep no residual");
+    operation.wire = 17;
+    refused(sluice_all_reduce(group, &one, &one, 1, &operation, &ticket), "operation.wire is 17");
     operation = e2e::operation_of();
     operation.priority = 256;
     refused(sluice_all_reduce(group, &one, &one, 1, &operation, &ticket), "priority is 256");
