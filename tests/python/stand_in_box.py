@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from sluice import _torch_operations, _torch_session, errors, groups
+from sluice import _memory, _torch_device, _torch_operations, _torch_session, errors, groups
 
 _SMALL_BYTES = 64 << 10
 MOST_OPEN = 8
@@ -49,7 +49,21 @@ def start(backend="sluice", **variables):
     import sluice.torch  # noqa: F401 - which registers the backend
     os.environ.update(variables)
     replace_session()
+    if "FAKE_DEVICE" in os.environ:
+        pretend_device()
     dist.init_process_group(backend)
+
+
+def pretend_device():
+    """Lets this process's tensors go as those of a CUDA device: any host memory is also a fake
+    device's, whose plug-in SLUICE_PLUGIN_DIR has."""
+    _torch_device.current = lambda: int(os.environ["FAKE_DEVICE"])
+    _memory.stream_of = lambda _what, *buffers: 0 if buffers else None
+
+
+def session_device():
+    """The device of the default group's session; None: CUDA tensors go over Gloo."""
+    return _torch_session._open["world"].device
 
 
 def through_box(kind):

@@ -12,7 +12,9 @@ import ranks
 from conftest import BUILD
 
 import sluice
-from inproc import address, on_all_ranks  # noqa: F401 - address is a fixture
+import test_torch_backend
+import test_torch_backend_training
+from inproc import address, on_all_ranks, on_threads  # noqa: F401 - address is a fixture
 from tiers import within
 
 torch = pytest.importorskip("torch")
@@ -174,6 +176,98 @@ def test_addresses_of_a_device_come_with_a_stream(fake, address):
 
     first, second = on_all_ranks(work, 2, address, memory="device")
     assert first == second == [1.5] * 1000
+
+
+def on_sessions(work, count, at, **options):
+    """work(session) for each rank of a job of operations."""
+    def rank_main(rank):
+        with sluice.Session(at, rank=rank, world_size=count, run_id=1, **options) as session:
+            return work(session)
+    return on_threads(rank_main, count)
+
+
+def test_operations_read_and_write_device_memory_in_a_stream(fake, address):
+    def work(session):
+        assert session.device == 1
+        group = session.group("all", range(2))
+        values = (ctypes.c_float * 100_000)(*[session.rank + 1.0] * 100_000)
+        part, whole = (ctypes.c_float * 50_000)(), (ctypes.c_float * 100_000)()
+        at = ctypes.addressof
+        group.all_reduce(at(values), elem_count=100_000, dtype="float32", stream=0).wait(60)
+        group.reduce_scatter(at(values), at(part), elem_count=50_000, dtype="float32",
+                             stream=0).wait(60)
+        group.all_gather(at(part), at(whole), size=4 * 50_000, stream=0).wait(60)
+        word = bytearray(b"rank %d" % session.rank)  # of the host's memory
+        for ticket in group.broadcast(1, word), group.barrier():
+            ticket.wait(60)
+        assert word == b"rank 1"
+        return set(values), set(part), set(whole)
+
+    for found in on_sessions(work, 2, address, memory="device", device=1):
+        assert found == ({3.0}, {6.0}, {6.0})
+
+
+def test_a_session_of_the_host_says_how_to_get_a_device(fake, address):
+    def work(session):
+        with pytest.raises(sluice.InvalidArgument, match="set options.device.memory"):
+            session.group("all", [0]).all_reduce(4096, elem_count=1, dtype="float32", stream=0)
+
+    on_sessions(work, 1, address)
+
+
+def test_the_backend_takes_tensors_of_a_device(fake, appliance, tmp_path):
+    test_torch_backend.check_kinds(ranks.run(test_torch_backend.kinds, 3, tmp_path, box=appliance,
+                                             environment={"FAKE_DEVICE": "1"}))
+    for found in ranks.run(test_torch_backend_training.ddp, 2, tmp_path, box=appliance,
+                           environment={"FAKE_DEVICE": "1"}):
+        assert found == [True] * len(found) and found, found
+
+
+def sums(rank):
+    """The session's device, and how a sum ends."""
+    import stand_in_box
+    import torch
+    import torch.distributed as dist
+    stand_in_box.start()
+    x = torch.ones(1000)
+    try:
+        dist.all_reduce(x)
+        text = str(x.unique().tolist())
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+    return [stand_in_box.session_device(), text]
+
+
+def test_a_copy_that_fails_fails_the_operation_by_name(fake, appliance, tmp_path):
+    (_, other), (device, text) = ranks.run(
+        sums, 2, tmp_path, box=appliance, environment={"FAKE_DEVICE": "1"},
+        own=lambda rank: {"SLUICE_FAKE_DEVICE": "fail=1"} if rank == 1 else {})
+    assert device == 1 and text.startswith("IoError: rank 1 ") and "was told to fail" in text, text
+    assert other.startswith("PeerLost: rank 0 ") and "rank 1" in other, other
+
+
+@pytest.mark.parametrize("lacks", ["device", "plug-in"])
+def test_without_a_device_on_every_rank_the_backend_uses_none(fake, appliance, tmp_path, lacks):
+    (tmp_path / "libsluice_dpdk.so").symlink_to(BUILD / "client" / "libsluice_dpdk.so")
+
+    def own(rank):
+        if rank == 0:
+            return {"FAKE_DEVICE": "1"}
+        return {} if lacks == "device" else {"FAKE_DEVICE": "1", "SLUICE_PLUGIN_DIR": str(tmp_path)}
+    found = ranks.run(sums, 2, tmp_path, box=appliance, own=own)
+    assert [device for device, _ in found] == [None, None]
+
+
+def test_a_tensor_on_another_device_than_the_groups_is_refused():
+    from types import SimpleNamespace
+
+    from sluice._torch_operations import Operations
+    group = SimpleNamespace(_own=2, _name="0", _shared=SimpleNamespace(device=0))
+    Operations._reach(group, torch.device("cpu"))
+    Operations._reach(group, torch.device("cuda:0"))
+    with pytest.raises(sluice.InvalidArgument,
+                       match=r"rank 2 of group '0': a tensor is on cuda:1, .*set_device\(1\)"):
+        Operations._reach(group, torch.device("cuda:1"))
 
 
 def test_the_way_out_of_the_device_can_be_forced_and_says_why_not(fake, address, monkeypatch):

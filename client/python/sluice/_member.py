@@ -36,6 +36,8 @@ class Member:
                                      address=self.address.encode(), job_name=self.name.encode(),
                                      **{f"store.{name}": value for name, value in store.items()})
         self.run_id = self._asked.run_id
+        on_host = self._asked.device.memory == _abi.MEMORY["host"]
+        self.device = None if on_host else self._asked.device.index
         if any_rank:
             self._asked.rank = _abi.RANK_ANY
         self._handle = Handle(library, self._asked, self._structs(), self._held,

@@ -83,10 +83,11 @@ def element_pointer(buffer, elem_count, dtype, what, writable, device=None):
     return address
 
 
-def byte_range(buffer, what):
-    """(address, bytes, keep-alive) of a writable contiguous buffer of any element type."""
+def byte_range(buffer, what, device=None):
+    """(address, bytes, keep-alive) of a writable contiguous buffer of any element type, a torch
+    tensor also on CUDA device `device`."""
     if hasattr(buffer, "data_ptr"):
-        address, count, _ = _torch_facts(buffer, what)
+        address, count, _ = _torch_facts(buffer, what, device)
         return address, count * buffer.element_size(), buffer
     try:
         view = memoryview(buffer)

@@ -47,3 +47,15 @@ def device_of(named):
                 "gradients must be on one device; give each part a DistributedDataParallel of its "
                 "own, and attach() each")
     return Device(first[1]) if first is not None and first[1].type == "cuda" else None
+
+
+def current():
+    """The index of the CUDA device that this process uses, by torch.cuda.set_device() or else the
+    first; None where it has used none so far."""
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+
+def settle(tensors):
+    """Blocks until the work that this thread has given to the devices of these tensors is done."""
+    for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
+        torch.cuda.current_stream(device).synchronize()

@@ -156,9 +156,23 @@ class _Group:
         for tensor in (tensors[0] for tensors in lists):
             if tensor.layout is not torch.strided:
                 raise _Odd("sparse")
-            if tensor.device.type != "cpu":
-                raise _Odd(f"on a device: {tensor.device.type}")
+            self._reach(tensor.device)
         return [tensors[0] for tensors in lists]
+
+    def _reach(self, device):
+        """_Odd for a device whose tensors do not go through the box. All ranks of a session have
+        a CUDA device or none has, so a tensor on another one than this rank's is an error."""
+        mine = self._shared.device
+        if device.type == "cpu":
+            return
+        if device.type != "cuda" or mine is None:
+            raise _Odd(f"on a device, {device}, which not every rank had chosen by "
+                       "torch.cuda.set_device() before init_process_group()")
+        if device.index != mine:
+            raise errors.InvalidArgument(
+                f"rank {self._own} of group '{self._name}': a tensor is on {device}, and the "
+                f"group was made for cuda:{mine}: call torch.cuda.set_device({device.index}) "
+                "before init_process_group()")
 
     def _average(self, tensor, opts):
         """Whether to average; _Odd when the box does not reduce such."""
@@ -227,7 +241,7 @@ class Operations(_Group):
         part, = self._one(inputs)
         parts = outputs[0] if len(outputs) == 1 else []
         self._fit(None, parts, part)
-        whole = torch.empty(self._count * part.numel(), dtype=part.dtype)
+        whole = torch.empty(self._count * part.numel(), dtype=part.dtype, device=part.device)
 
         def finish():
             for one, values in zip(parts, whole.tensor_split(self._count)):

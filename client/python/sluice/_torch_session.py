@@ -6,25 +6,32 @@ so each set of ranks has a session of its own. A session ends with the last of i
 """
 
 import hashlib
+import logging
 import os
 import threading
 
-from sluice import _settings, errors
+from sluice import _settings, _torch_device, errors
 from sluice.groups import Session
 
 _MOST_NAME_BYTES = 64  # of a group's name
 _WORLD = "world"
 _ELASTIC = "elastic"
 _MOST_PROCESSES = 64  # of an elastic job
+_log = logging.getLogger("sluice")
 _lock = threading.Lock()
 _open = {}  # _WORLD, _ELASTIC, the ranks' numbers in the world, or an object -> Shared
 
 
 class Shared:
-    """A session and how many process groups use it."""
+    """A session and how many process groups use it.
 
-    def __init__(self, session, place):
+    device  the index of the CUDA device whose tensors go through the box; None: no device's do,
+            because a rank of the session has none.
+    """
+
+    def __init__(self, session, place, device=None):
         self.session, self._place, self._users = session, place, 0
+        self.device = device
 
     def group(self, name, ranks):
         """A group of these ranks of the session; another user of it."""
@@ -100,19 +107,37 @@ def joined_elastic():
 
 
 def _opened(place, store, job, rank, size, world_rank, timeout):
-    shared = Shared(_join(store, job, rank, size, world_rank, timeout), place)
+    session, device = _join(store, job, rank, size, world_rank, timeout)
+    shared = Shared(session, place, device)
     with _lock:
         _open[place] = shared
     return shared
 
 
 def _join(store, job, rank, size, world_rank, timeout):
+    """(session, the device of Shared), equal in kind on all ranks: each tells the store whether it
+    reaches a device before it joins, and nobody has joined before all have."""
     _settings.check_inproc(os.environ.get("SLUICE_ADDRESS", ""), size, "the process group")
-    name = f"{_settings.job_name(None)}.{job}"
-    address = _settings.address(None, world_rank)
-    seconds = min(max(timeout.total_seconds(), 1.0), 86_400.0)
-    return Session(address, job=name, rank=rank, world_size=size, run_id=_run_id(store, rank),
-                   local_address=_settings.local_address(None, world_rank), join_timeout=seconds)
+    run_id = _run_id(store, rank)
+    options = {"address": _settings.address(None, world_rank), "rank": rank, "world_size": size,
+               "job": f"{_settings.job_name(None)}.{job}", "run_id": run_id,
+               "local_address": _settings.local_address(None, world_rank),
+               "join_timeout": min(max(timeout.total_seconds(), 1.0), 86_400.0)}
+    way = os.environ.get("SLUICE_MEMORY")
+    device = None if way == "host" else _torch_device.current()
+    key = f"sluice/devices/{run_id}"
+    session = None
+    if device is not None:
+        store.add(key, 1)
+        try:
+            session = Session(memory=way or "device", device=device, **options)
+        except errors.NotFound as error:
+            if way is not None:
+                raise
+            _log.info("tensors on CUDA devices go over Gloo: %s", error)
+            store.add(key, -1)
+    session = session or Session(memory="host", **options)
+    return session, device if int(store.add(key, 0)) == size else None
 
 
 def _run_id(store, rank):

@@ -12,6 +12,7 @@ import threading
 import torch
 from torch._C._distributed_c10d import Work as _Work
 
+from sluice import _torch_device
 from sluice._torch_dynamo import unseen
 from sluice.errors import Error, TimedOut
 
@@ -77,7 +78,8 @@ class Work(_Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._over = torch.futures.Future()
+            self._over = torch.futures.Future(devices=list(
+                {tensor.device for tensor in self._tensors if tensor.device.type == "cuda"}))
             self._future = self._over.then(self._checked)
             tickets = (*self._after, self._ticket)
             left = len(tickets)
@@ -120,6 +122,8 @@ class Work(_Work):
             elif self._finish is not None:
                 with torch.inference_mode():  # as the box, which asks nobody's leave to write
                     self._finish()
+                # Another thread may wait for this work, and goes on in another stream.
+                _torch_device.settle(self._tensors)
             self._error, self._finish, self._after = error, None, ()
             self._is_settled = True
 

@@ -34,8 +34,9 @@ class Session(Member):
 
     address      as of sluice.Job.
     options      keywords, of the fields of `sluice.Options`: job, rank, world_size, secret, run_id,
-                 ordinal, local_address, mtu, chunk_bytes, reproducible and the timeouts. A job of
-                 operations is no job of sums: two jobs of one name need different ordinals.
+                 ordinal, local_address, mtu, chunk_bytes, reproducible, memory, device and the
+                 timeouts. A job of operations is no job of sums: two jobs of one name need
+                 different ordinals.
     elastic      True: processes come and go, `world_size` of them at a time at most, and each gets
                  a `rank` that no other has; give none. The job starts with its first process. Give
                  all of them the same run_id: by default it is SLUICE_RUN_ID, else the job's name. A
@@ -66,7 +67,7 @@ class Session(Member):
         self._handle.call("sluice_make_group", name.encode(),
                           (ctypes.c_uint32 * len(members))(*members), len(members),
                           ctypes.byref(pointer))
-        return Group(self._handle, self._done, pointer, name, tuple(members), self.rank)
+        return Group(self, self._done, pointer, name, tuple(members))
 
     def abort(self, reason=""):
         """Leaves because of an error on this side: the calls of all ranks fail at once with this
@@ -82,11 +83,14 @@ class Session(Member):
 class Group:
     """Some ranks of a session's job; made by Session.group().
 
-    Every operation returns a Ticket at once. Its arrays (NumPy arrays, torch tensors on the CPU, or
-    addresses) are contiguous; they belong to the library, which keeps them alive, until the
-    ticket is done. `timeout` in seconds (None: none) is that of the operation: when it has passed
-    the operation ends on all ranks alike, with TimedOut unless it was complete, and the group goes
-    on. `priority` is 0 (most urgent) to 255 (least).
+    Every operation returns a Ticket at once. Its arrays (NumPy arrays, torch tensors on the CPU or
+    on the session's CUDA device, or addresses) are contiguous; they belong to the library, which
+    keeps them alive, until the ticket is done. `timeout` in seconds (None: none) is that of the
+    operation: when it has passed the operation ends on all ranks alike, with TimedOut unless it was
+    complete, and the group goes on. `priority` is 0 (most urgent) to 255 (least). `stream` is the
+    address of a stream of the session's device (cudaStream_t, 0: the default one), whose work so
+    far comes before the operation: needed for addresses of device memory; of CUDA tensors it is
+    torch's current stream.
 
     An operation ends with PeerLost when a member is lost, with InvalidArgument when two ranks
     called different ones (both are described), with the error of the session. Any of these breaks
@@ -96,10 +100,12 @@ class Group:
     at the call when 256 operations are open.
     """
 
-    def __init__(self, handle, completions, pointer, name, ranks, own):
-        self._handle, self._completions, self._pointer = handle, completions, pointer
+    def __init__(self, session, completions, pointer, name, ranks):
+        self._handle, self._device = session._handle, session.device
+        self._completions, self._pointer = completions, pointer
         self._open = {}  # ticket -> what it keeps alive, though nobody else may hold either
-        self.name, self.ranks, self.rank, self.size = name, ranks, ranks.index(own), len(ranks)
+        self.name, self.ranks, self.size = name, ranks, len(ranks)
+        self.rank = ranks.index(session.rank)
 
     def all_reduce(self, input, output=None, *, average=False, dtype=None, elem_count=None,
                    wire="float32", **more):
@@ -107,16 +113,16 @@ class Group:
         place. Elements are float32, float16 or bfloat16: `dtype` and `elem_count` say so of an
         address. Sums are made in float32 and rounded once. `wire`: the format in which float32
         travels, 'float32', 'float16' or 'bfloat16'."""
-        source, count, kind = _elements(input, elem_count, dtype)
-        target = source if output is None else _elements(output, count, kind)[0]
+        source, count, kind = self._elements(input, elem_count, dtype)
+        target = source if output is None else self._elements(output, count, kind)[0]
         return self._begin("sluice_all_reduce", (source, target, count), (input, output),
                            dtype=kind, average=average, wire=wire, **more)
 
     def reduce(self, root, input, output=None, *, average=False, dtype=None, elem_count=None,
                wire="float32", **more):
         """As all_reduce(), to the member `root`, a place in this group, alone."""
-        source, count, kind = _elements(input, elem_count, dtype)
-        target = source if output is None else _elements(output, count, kind)[0]
+        source, count, kind = self._elements(input, elem_count, dtype)
+        target = source if output is None else self._elements(output, count, kind)[0]
         return self._begin("sluice_reduce", (self.ranks[root], source, target, count),
                            (input, output), dtype=kind, average=average, wire=wire, **more)
 
@@ -124,27 +130,27 @@ class Group:
                        wire="float32", **more):
         """The sum of all members' part i of `input` to member i's `output`, `elem_count` elements;
         `input` has as many for each member."""
-        target, count, kind = _elements(output, elem_count, dtype)
-        source = _elements(input, count * self.size, kind)[0]
+        target, count, kind = self._elements(output, elem_count, dtype)
+        source = self._elements(input, count * self.size, kind)[0]
         return self._begin("sluice_reduce_scatter", (source, target, count), (input, output),
                            dtype=kind, average=average, wire=wire, **more)
 
     def all_gather(self, input, output, *, size=None, **more):
         """All members' `input`, `size` bytes of anything, one after the other to `output`."""
-        source, count = _bytes(input, size)
-        target = _bytes(output, count * self.size)[0]
+        source, count = self._bytes(input, size)
+        target = self._bytes(output, count * self.size)[0]
         return self._begin("sluice_all_gather", (source, target, count), (input, output), **more)
 
     def broadcast(self, root, buffer, *, size=None, **more):
         """Copies `buffer`, `size` bytes of anything, from member `root` to all. The root's ticket
         is done when the appliance has the bytes, whatever the others call afterwards."""
-        address, count = _bytes(buffer, size)
-        return self._begin("sluice_group_broadcast", (self.ranks[root], address, count), buffer,
-                           **more)
+        address, count = self._bytes(buffer, size)
+        return self._begin("sluice_group_broadcast", (self.ranks[root], address, count),
+                           (buffer,), **more)
 
     def barrier(self, **more):
         """Done when all members have called it."""
-        return self._begin("sluice_group_barrier", (), None, **more)
+        return self._begin("sluice_group_barrier", (), (), **more)
 
     def open(self):
         """The tickets of operations that this rank has called and that are not over, oldest first.
@@ -160,8 +166,32 @@ class Group:
         group is broken for the others. The rank stays in its other groups and may make new ones."""
         self.call("sluice_abort_group")
 
-    def _begin(self, function, arguments, kept, *, dtype="float32", average=False, wire="float32",
-               priority=128, timeout=None):
+    def _elements(self, array, elem_count, dtype):
+        """(address, element count, dtype's name) of what an operation reduces."""
+        if array is None or isinstance(array, int):
+            if elem_count is None or dtype is None:
+                raise errors.InvalidArgument("an address needs elem_count=... and dtype=...")
+            return array, elem_count, dtype_name(dtype, "of an address")
+        kind = dtype_name(dtype or array.dtype, "given")
+        count = math.prod(array.shape) if elem_count is None else elem_count
+        return (_memory.element_pointer(array, count, kind, "array", writable=False,
+                                        device=self._device), count, kind)
+
+    def _bytes(self, array, size):
+        """(address, bytes) of what an operation copies."""
+        if array is None or isinstance(array, int):
+            if size is None:
+                raise errors.InvalidArgument("an address needs size=..., in bytes")
+            return array, size
+        address, found, _anchor = _memory.byte_range(array, "array", self._device)
+        if size not in (None, found):
+            raise errors.InvalidArgument(f"array has {found} bytes, not {size}")
+        return address, found
+
+    def _begin(self, function, arguments, arrays, *, dtype="float32", average=False,
+               wire="float32", priority=128, timeout=None, stream=None):
+        if stream is None:
+            stream = _memory.stream_of(f"operation of group '{self.name}'", *arrays)
         operation = _abi.sized(_abi.Operation)
         self._handle.library.sluice_operation_init(ctypes.byref(operation))
         operation.dtype = _abi.DTYPE[dtype]
@@ -170,11 +200,12 @@ class Group:
         operation.priority = priority
         operation.timeout_ms = (_abi.FOREVER if timeout is None
                                 else min(max(1, math.ceil(timeout * 1000)), 0x7FFFFFFF))
+        operation.on_device, operation.stream = stream is not None, stream or None
         self._completions.notify(operation)
         number = ctypes.c_uint64()
         self.call(function, *arguments, ctypes.byref(operation), ctypes.byref(number))
         ticket = Ticket(self, self._completions, number.value)
-        self._open[ticket] = kept
+        self._open[ticket] = arrays
         if len(self._open) % _MOST_UNSEEN == 0:
             self.open()  # forgets those that nobody asks after
         return ticket
@@ -310,26 +341,3 @@ class _Completions:
                         function()
             if self._closing:
                 return
-
-
-def _elements(array, elem_count, dtype):
-    """(address, element count, dtype's name) of what an operation reduces."""
-    if array is None or isinstance(array, int):
-        if elem_count is None or dtype is None:
-            raise errors.InvalidArgument("an address needs elem_count=... and dtype=...")
-        return array, elem_count, dtype_name(dtype, "of an address")
-    kind = dtype_name(dtype or array.dtype, "given")
-    count = math.prod(array.shape) if elem_count is None else elem_count
-    return (_memory.element_pointer(array, count, kind, "array", writable=False), count, kind)
-
-
-def _bytes(array, size):
-    """(address, bytes) of what an operation copies."""
-    if array is None or isinstance(array, int):
-        if size is None:
-            raise errors.InvalidArgument("an address needs size=..., in bytes")
-        return array, size
-    address, found, _anchor = _memory.byte_range(array, "array")
-    if size not in (None, found):
-        raise errors.InvalidArgument(f"array has {found} bytes, not {size}")
-    return address, found

@@ -46,7 +46,6 @@ class Job(Member, Stragglers):
         super().__init__(self._registered(tensors), address, Options.of(options))
         self._indices = {tensor.name: index for index, tensor in enumerate(self.tensors)}
         asked = self._asked
-        self.device = (None if asked.device.memory == _abi.MEMORY["host"] else asked.device.index)
         # Those with a residual, by name; and the floats of it for each element.
         is_narrow = asked.wire != _abi.WIRE["float32"]
         self.rounded = tuple(spec.name for spec in self.tensors if spec.dtype == "float32"
