@@ -198,6 +198,10 @@ def test_operations_take_what_the_appliance_gives_them():
     assert 30 < found.kinds < 60 and found.full_rate_slots == 512
     small = model.operations(model.Question(8, 10, 2, 1, mtu=1500), job_memory_mib=64)
     assert small.memory_bytes == 8 << 20 and small.kinds < found.kinds
+    # Grown to twice the slots, half as many fit; in the order of ranks, a part in five.
+    assert found.full_rate_kinds == found.kinds // 2
+    in_order = model.operations(model.Question(8, 10, 2, 1, mtu=9000), reproducible=True)
+    assert in_order.kinds == found.kinds // 5 and in_order.full_rate_slots == 512
     text = model.words(model.plan(model.Question(8, 10, 2, 1000), COSTS), "given")
     assert 'Operations (backend "sluice"): a job of them takes 256 MiB' in text
 

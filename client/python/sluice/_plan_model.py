@@ -95,14 +95,17 @@ class Operations:
     first_slots: int  # of one kind of operation in one group
     kinds: int  # that can begin: four a group, up, down, both ways and small
     full_rate_slots: int  # at the links' rate over a round trip of a millisecond
+    full_rate_kinds: int  # that can grow to it
 
 
-def operations(question, job_memory_mib=JOB_MEMORY_MIB):
-    """Slots are reserved in blocks of 64 in each of the box's shards, its cores here."""
+def operations(question, job_memory_mib=JOB_MEMORY_MIB, reproducible=False):
+    """Slots are reserved in blocks of 64 in each of the box's shards, its cores here. With
+    `reproducible` a slot takes more: aggregator/operations/spec.h, pages_per_block()."""
     memory_bytes = min(job_memory_mib // OPERATIONS_SHARE, OPERATIONS_MOST_MIB) << 20
     one = chunk_bytes(question.mtu, question.workers)
     slot_bytes = (_SLOT_STATE_BYTES + 8 * math.ceil(question.workers / 64)
                   + math.ceil(one / 2 / 16) * 64)
+    slot_bytes *= 1 + question.workers // 2 if reproducible else 1
     each_round = _BLOCK_CHUNKS * question.cores
     first = math.ceil(FIRST_SLOTS / each_round) * each_round
     group_bytes = 512 * (40 + 16 * math.ceil(question.workers / 64)) + (16 << 10) * question.cores
@@ -110,7 +113,7 @@ def operations(question, job_memory_mib=JOB_MEMORY_MIB):
     slots = (memory_bytes - of_groups) // slot_bytes
     in_flight = 2 * question.link_gbps * 1e9 / 8 * _ROUND_TRIP_S / one
     full_rate = first * 2 ** max(0, math.ceil(math.log2(in_flight / first)))
-    return Operations(memory_bytes, first, slots // first, full_rate)
+    return Operations(memory_bytes, first, slots // first, full_rate, slots // full_rate)
 
 
 # A result that a worker keeps for one that lacks it when the box is lost: client/core/sums/arena.h.
@@ -210,7 +213,7 @@ def words(made, source):
         limit = made.limit(boxes)
         return f"{limit} set{'' if limit.endswith('cores') else 's'} it"
 
-    asked = operations(question)
+    asked, in_order = operations(question), operations(question, reproducible=True)
     lines = [
         f"Given: {question.workers} workers, links of {question.link_gbps:g} Gb/s, MTU "
         f"{question.mtu}; a step sums {question.params:,} elements of {question.dtype}, "
@@ -233,7 +236,9 @@ def words(made, source):
         f"Operations (backend \"sluice\"): a job of them takes {asked.memory_bytes >> 20} MiB of "
         f"the box, with limits.job_memory_mib at {JOB_MEMORY_MIB}. A group's first operation of a "
         f"kind (up, down, both ways, small) reserves {asked.first_slots} chunks, so {asked.kinds:,}"
-        f" begin; at this link's rate over 1 ms each grows to {asked.full_rate_slots:,}.",
+        f" begin; at this link's rate over 1 ms each grows to {asked.full_rate_slots:,}, as "
+        f"{asked.full_rate_kinds:,} can. With reproducible=True {in_order.kinds:,} begin and "
+        f"{in_order.full_rate_kinds:,} can grow so.",
         f"Restarts: over UDP a worker keeps {kept_bytes(question) / 1e6:,.1f} MB of results for "
         f"those that lack them when the box is lost, {kept_bytes(question, False) / 1e6:,.1f} MB "
         "with k < n; none with a restart_timeout of 0.",
