@@ -2,7 +2,8 @@
 
 Sums and averages of float32, float16 and bfloat16, copies of anything, and barriers go through the
 appliance at SLUICE_ADDRESS; every other operation goes to a Gloo group of the same ranks, made at
-its first use. A line of the logger 'sluice' says of each kind of operation which way it takes. SLUICE_COLLECTIVES=gloo or box forces one.
+its first use. A line of the logger 'sluice' says of each kind of operation which way it takes.
+SLUICE_COLLECTIVES=gloo or box forces one.
 
 From torch 2.15 on the wheel's entry point in the group torch.distributed.backends is enough; before
 that `import sluice.torch` registers the backend. With `enable_reconfigure=True` (2.15) the group's

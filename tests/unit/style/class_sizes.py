@@ -22,7 +22,6 @@ CEILINGS = {
     "sluice::sim::Oracle": 58,
     "sluice::agg::StoreShard": 53,
     "sluice::client::Recovery": 52,
-    "sluice::Job": 47,
 }
 
 # Comments, literals, directives. An apostrophe behind a digit is part of a number.
