@@ -30,8 +30,9 @@ class Processes:
     """`count` groups, each with a session of its own, as processes have."""
 
     def __init__(self, count, monkeypatch, address):  # noqa: F811
+        self.address = address
         monkeypatch.setattr(_torch_session, "joined_elastic", lambda: _torch_session.Shared(
-            sluice.Session(address, elastic=True, world_size=16, job="elastic"), None))
+            sluice.Session(self.address, elastic=True, world_size=16, job="elastic"), None))
         self.store = c10d.HashStore()
         self.groups = [SluiceElasticGroup(self.store, "group", place, count,
                                           datetime.timedelta(seconds=60)) for place in range(count)]
@@ -131,6 +132,25 @@ def test_after_an_abort_and_after_a_death_the_rest_go_on(eight):
         under_way.wait()
     eight.become(3, [0, 1])
     assert eight.total([0, 1]) == 3
+
+
+def test_after_the_appliance_was_lost_all_join_again_for_new_handles(eight):
+    eight.become(1, [0, 1, 2])
+    under_way = eight.groups[0].allreduce([torch.ones(3)])
+    eight.groups[1]._shared.session.abort("to end the job for all")
+    with pytest.raises(sluice.PeerLost, match="to end the job for all"):
+        under_way.wait()
+    with pytest.raises(sluice.Closed, match=r"get_reconfigure_handle\(\) joins again"):
+        eight.groups[0].reconfigure(options(2, eight.handles[:3]))
+    eight.address += "-restarted"
+    fresh = [group.get_reconfigure_handle() for group in eight.groups]
+    assert not set(fresh) & set(eight.handles)
+    assert fresh == [group.get_reconfigure_handle() for group in eight.groups]
+    with pytest.raises(sluice.Closed, match="the appliance was lost"):
+        eight.groups[2].allreduce([torch.ones(3)])
+    eight.handles = fresh
+    assert eight.become(3, [2, 0, 1]) == [(0, 3), (1, 3), (2, 3)]
+    assert eight.total([2, 0, 1]) == 6
 
 
 def test_one_set_of_members_follows_another_fifty_times(eight):

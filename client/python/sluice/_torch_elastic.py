@@ -29,7 +29,8 @@ class SluiceElasticGroup(Operations, c10d.ProcessGroup):
 
     Its rank and size are what init_process_group() was given until the first reconfigure(), which
     every operation needs. After abort(), and after a member was lost, reconfigure() makes it work
-    again. What the box does not do goes over Gloo, which needs a store that all members share."""
+    again; after the appliance was lost, it does so with new handles of all. What the box does not
+    do goes over Gloo, which needs a store that all members share."""
 
     def __init__(self, store, name, rank, size, timeout):
         c10d.ProcessGroup.__init__(self, rank, size)
@@ -55,7 +56,18 @@ class SluiceElasticGroup(Operations, c10d.ProcessGroup):
         return self._shared is not None
 
     def get_reconfigure_handle(self):
-        """Of this process in this group, for as long as the group lives."""
+        """Of this process in this group, for as long as its session with the appliance works. Where
+        that has failed, joins again, which blocks until the appliance has answered, and gives
+        another handle. Raises what sluice.Session raises."""
+        if not self._shared.works():
+            shared = _torch_session.joined_elastic()
+            shared.use()
+            self._end("the appliance was lost: call reconfigure() with new handles of all", "abort")
+            self._shared.session.close()
+            self._shared, self._incarnation = shared, secrets.token_hex(4)
+        return self._handle()
+
+    def _handle(self):
         return f"{_PREFIX}:{self._shared.session.rank}:{self._incarnation}"
 
     @unseen
@@ -70,7 +82,7 @@ class SluiceElasticGroup(Operations, c10d.ProcessGroup):
         ranks = [_rank_of(handle) for handle in handles]
         what = _torch_session.digest(f"{opts.uuid} {handles}")
         self._uuids.add(opts.uuid)
-        self._own, self._count = handles.index(self.get_reconfigure_handle()), len(handles)
+        self._own, self._count = handles.index(self._handle()), len(handles)
         self._place(ranks)
         store = c10d.PrefixStore(what, self._store)
         self._inner = Inner(store, self._own, self._count, self._timeout)
@@ -89,6 +101,9 @@ class SluiceElasticGroup(Operations, c10d.ProcessGroup):
             raise errors.Closed(place + "this group has been destroyed")
         if self._shared is None:
             raise errors.InvalidArgument(place + self.reason(""))
+        if not self._shared.works():
+            raise errors.Closed(place + "the session with the appliance has failed: "
+                                "get_reconfigure_handle() joins again, on all processes")
         if opts.uuid in self._uuids:
             raise errors.InvalidArgument(place + "this group has used it before: give a fresh one")
         for handle in handles:
@@ -98,9 +113,9 @@ class SluiceElasticGroup(Operations, c10d.ProcessGroup):
             handles = sorted(handles, key=_rank_of)
         if len({_rank_of(handle) for handle in handles}) != len(handles):
             raise errors.InvalidArgument(place + f"two handles name one process: {handles}")
-        if self.get_reconfigure_handle() not in handles:
+        if self._handle() not in handles:
             raise errors.InvalidArgument(
-                f"{place}this process's handle {self.get_reconfigure_handle()} is not among "
+                f"{place}this process's handle {self._handle()} is not among "
                 f"{handles}: call it on those that shall be members")
         return list(handles)
 

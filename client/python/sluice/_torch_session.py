@@ -43,6 +43,14 @@ class Shared:
         with _lock:
             self._users += 1
 
+    def works(self):
+        """Whether the session has not failed."""
+        try:
+            self.session.check()
+        except errors.Error:
+            return False
+        return True
+
     def is_shared(self):
         """Whether several process groups use the session."""
         with _lock:
@@ -95,10 +103,11 @@ def alone(store, job, rank, size, world_rank, timeout):
 
 def joined_elastic():
     """The Shared of this process's elastic groups: its session goes on while their members change.
-    Blocks until the appliance has answered. Raises what sluice.Session raises."""
+    A new one where that session has failed. Blocks until the appliance has answered. Raises what
+    sluice.Session raises."""
     with _lock:
         shared = _open.get(_ELASTIC)
-        if shared is None:
+        if shared is None or not shared.works():
             most = _settings.integer("SLUICE_ELASTIC_RANKS", None, default=_MOST_PROCESSES, least=1)
             session = Session(elastic=True, job=f"{_settings.job_name(None)}.elastic",
                               world_size=most)
