@@ -201,7 +201,11 @@ class Oracle {
     std::unordered_map<std::uint64_t, Sent> sent;
     std::unordered_map<std::uint64_t, Summed> summed;
     std::map<std::tuple<std::uint16_t, Cookie, std::uint16_t>, Flow> flows;  // rank, cookie, shard
-    std::unordered_map<std::uint64_t, Step> counted_in;  // by base step, chunk and rank
+    struct Counted {
+      Step step = 0;
+      ProcessIndex process = 0;  // whose gradient it is: another process of the rank has its own
+    };
+    std::unordered_map<std::uint64_t, Counted> counted_in;  // by base step, chunk and rank
     std::map<ProcessIndex, Books> books;
     struct Replica {
       std::uint64_t hash = 0;
@@ -268,7 +272,7 @@ class Oracle {
                       std::span<const std::uint8_t> payload);
   void check_piece(const Run& run, const RankSet& mask, const Outcome& body,
                    std::span<const std::uint8_t> payload);
-  void account_for(Run& run, const RankSet& mask, const Outcome& body);
+  void account_for(Run& run, const RankSet& mask, const Outcome& body, bool again);
   const Sent* find_sent(const Run& run, StreamId stream, Step step, ChunkIndex chunk,
                         Rank rank) const;
   // False: no rank in the mask sent data.

@@ -48,7 +48,8 @@ void Oracle::next_velocity(Run& run, const Party& party, Step step, std::uint32_
     const auto counted =
         run.counted_in.find(contribution_key(StreamId::kGradients, last, chunk, party.rank));
     const Sent* sent = find_sent(run, StreamId::kGradients, last, chunk, party.rank);
-    const bool known = last != 0 && counted != run.counted_in.end() && counted->second == last &&
+    const bool known = last != 0 && counted != run.counted_in.end() &&
+                       counted->second.step == last && counted->second.process == party.process &&
                        sent != nullptr && sent->process == party.process;
     // A rank that fell behind was not told that it counted: it has let go of all of that.
     const auto discarded = [](float value) { return value == 0; };
@@ -309,9 +310,9 @@ void Oracle::check_late(const Run& run, const Party& from, ChunkIndex chunk,
     violation("I3: staler than " + std::to_string(policy.max_staleness) + " steps: " + where);
   const auto counted =
       run.counted_in.find(contribution_key(StreamId::kGradients, body.base_step, chunk, from.rank));
-  if (counted == run.counted_in.end()) return;
+  if (counted == run.counted_in.end() || counted->second.process != from.process) return;
   // Its own step's result is known to this worker before it contributes again.
-  if (counted->second == body.base_step)
+  if (counted->second.step == body.base_step)
     violation("I8: contributed again although its own step has it: " + where);
 }
 
@@ -327,18 +328,23 @@ void Oracle::check_finished(Run& run, const Party& from, const wire::Finished& b
   books.finished_last = body.step;
 }
 
-// What the result counts has its place now: once, whatever becomes of the packets.
-void Oracle::account_for(Run& run, const RankSet& mask, const Outcome& body) {
+// What the result counts has its place now: once, whatever becomes of the packets. `again`: another
+// appliance has made the same result anew, maybe of another process's gradient.
+void Oracle::account_for(Run& run, const RankSet& mask, const Outcome& body, bool again) {
   mask.for_each([&](Rank rank) {
     const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, rank);
     if (sent == nullptr || sent->nil) return;
     const Step base = run.plan->tolerates_stragglers() ? sent->base_step : body.step;
-    const auto [found, first] = run.counted_in.try_emplace(
-        contribution_key(body.stream, base, body.chunk, rank), body.step);
-    if (!first)
+    const Run::Counted fresh{.step = body.step, .process = sent->process};
+    const auto [found, first] =
+        run.counted_in.try_emplace(contribution_key(body.stream, base, body.chunk, rank), fresh);
+    if (!first && found->second.process == sent->process) {
+      if (again) return;
       violation("I8: the gradient of rank " + std::to_string(rank.value) + " and base " +
-                std::to_string(base) + " counts in step " + std::to_string(found->second) +
+                std::to_string(base) + " counts in step " + std::to_string(found->second.step) +
                 " and again in " + name(run, body));
+    }
+    found->second = fresh;
     Books& books = run.books[sent->process];
     const client::ChunkSpan span = run.layout->chunk(body.chunk);
     for (std::size_t i = 0; i < sent->values.size() && base > books.given_up_to; ++i)

@@ -12,7 +12,11 @@ std::uint64_t Oracle::Run::take_back(const Summed& result, const Place& place) {
     const auto found = sent.find(contribution_key(place.stream, place.step, place.chunk, rank));
     if (found == sent.end() || found->second.nil) return;
     const Sent& one = found->second;
-    counted_in.erase(contribution_key(place.stream, one.base_step, place.chunk, rank));
+    const auto counted =
+        counted_in.find(contribution_key(place.stream, one.base_step, place.chunk, rank));
+    // Another process of the rank may have sent something there since.
+    if (counted == counted_in.end() || counted->second.process != one.process) return;
+    counted_in.erase(counted);
     Books& own = books[one.process];
     const client::ChunkSpan span = layout->chunk(place.chunk);
     for (std::size_t i = 0; i < one.values.size() && one.base_step > own.given_up_to; ++i)

@@ -104,7 +104,8 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
     summed = fresh;
     first = true;
   }
-  if (std::exchange(summed.boot, boot_) != boot_) results_due_ += run.plan->world_size();
+  const bool anew = std::exchange(summed.boot, boot_) != boot_;
+  if (anew) results_due_ += run.plan->world_size();
   summed.receivers.add(to.rank);
   if (body.stream == StreamId::kState && summed.receivers.count() > 2)
     violation("a rank's state went to more than two ranks: " + name(run, body));
@@ -120,6 +121,9 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
     if (summed.content_hash != content_hash && !closes)
       violation("I2: rank " + std::to_string(to.rank.value) + " gets another result of " +
                 name(run, body) + " than the first receiver");
+    if (anew && body.stream == StreamId::kGradients && run.plan->tolerates_stragglers() &&
+        summed.given_boot != boot_)
+      account_for(run, mask, body, true);
     return;
   }
   ++results_checked_;
@@ -134,7 +138,7 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
   check_members(run, mask, body);
   check_share(run, mask, body);
   check_gradient(run, summed, body, payload);
-  account_for(run, mask, body);
+  account_for(run, mask, body, false);
 }
 
 void Oracle::check_members(Run& run, const RankSet& mask, const Outcome& body) {

@@ -192,6 +192,33 @@ TEST_F(RestartLate, a_rank_that_dies_while_results_are_given) {
   EXPECT_EQ(world().worker(run, 2).steps_done(), 60u);
 }
 
+// No process is left that knows of them: the others make other sums, also with another process of
+// that rank, which begins from their state.
+TEST_F(RestartLate, results_that_only_a_dead_process_had_are_made_anew) {
+  JobPlan plan = make_plan(2, 12, {16 * 5, 16 * 3});
+  plan.chunk_bytes = 64;
+  plan.session.has_policy = true;
+  plan.session.policy = {.kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 1};
+  plan.session.restart_timeout_ns = 20 * kSecond;
+  for (RankPlan& rank : plan.ranks) {
+    rank.ending = Ending::kTogether;
+    rank.step_delay_ns = kMillisecond;
+  }
+  const RunIndex run = world().add_run(plan);
+  start_all(run);
+  ASSERT_TRUE(world().run_until([&] { return world().worker(run, 0).steps_done() == 2; }, kSecond));
+  world().block_downlink(world().worker(run, 0).identity.host, true);
+  ASSERT_TRUE(world().run_until([&] { return world().worker(run, 1).steps_done() == 5; }, kSecond));
+  ASSERT_EQ(world().worker(run, 0).steps_done(), 2u);
+  world().kill(world().worker(run, 1), false);
+  world().start_appliance(7);
+  world().block_downlink(world().worker(run, 0).identity.host, false);
+  world().add_worker(run, Rank{1}, world().now() + kSecond);
+  expect_done(world(), run);
+  EXPECT_EQ(world().worker(run, 0).resyncs(), 0u);
+  EXPECT_EQ(world().worker(run, 1).resyncs(), 1u);
+}
+
 // It is away while the others go on, and has results that nobody else has.
 TEST_F(RestartLate, a_rank_without_which_the_job_went_on_lets_go_of_what_it_has) {
   const auto [run, before] = begin_with_results_of_rank_0_alone();
