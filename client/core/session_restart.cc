@@ -175,7 +175,11 @@ void Session::give_results(TimeNs now) {
   CHECK(lacks_state || kept != nullptr);  // a new process may keep none
   for (ChunkIndex chunk = 0; chunk < layout_.chunk_count() && !lacks_state; ++chunk)
     lacks_state = kept->has(chunk) && kept->get(chunk).step > resumed.step;
-  if (lacks_state ? collectives_.has_call() : is_over && !collectives_.has_call())
+  // A call ends with a barrier of all ranks, so it is over for one that has all of its bytes.
+  const bool has_call = collectives_.has_call();
+  const bool has_ended = is_over && has_call && collectives_.has_all_bytes();
+  const bool goes_on = has_call ? !is_over && !lacks_state : !is_over || lacks_state;
+  if (!has_ended && !goes_on)
     return fail({StatusCode::kRefused,
                  place() + "the appliance was lost, and this rank was not in the collective that "
                            "the others were in: start it again from a checkpoint"},
@@ -190,12 +194,8 @@ void Session::give_results(TimeNs now) {
           {.kind = Event::Kind::kFellBehind, .step = tensors_.current(), .status = why});
     gradients_->fall_behind(std::move(why));
   }
-  if (changed_ && rejoined_) {
-    collectives_.start(now);
-  } else {
-    collectives_.begin_exchange();
-    collectives_.end_exchange(is_over && !lacks_state, now);
-  }
+  collectives_.begin_exchange();
+  collectives_.end_exchange(has_ended, now);
   exchanges_ = {.over = resumed.exchange_over, .entered = resumed.exchange};
   if (!lacks_state) {
     gradients_->begin_there(resumed.step, true, now);

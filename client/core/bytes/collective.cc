@@ -43,6 +43,7 @@ void Collectives::begin_call(std::optional<Rank> root, void* buffer, std::size_t
                              TimeNs now) {
   CHECK(!call_ && (!root || root->value < options_.world_size));
   call_ = {.root = root, .buffer = static_cast<std::uint8_t*>(buffer), .bytes = bytes};
+  has_all_bytes_ = false;
   if (started_ && !exchanging_) run(*call_, now);
 }
 
@@ -61,6 +62,7 @@ void Collectives::run(const Call& call, TimeNs now) {
 // ---- an appliance that is lost and comes back ----
 
 void Collectives::change_appliance() noexcept {
+  has_all_bytes_ |= running_ && !exchanging_ && last_;
   begin_anew();
   started_ = exchanging_ = running_ = false;
   changed_ = true;

@@ -48,6 +48,9 @@ class Collectives final : public PieceStream {
   // every rank has had all of its bytes before.
   void end_exchange(bool call_is_over, TimeNs now);
   bool has_call() const noexcept { return call_.has_value(); }
+  // The call needs no bytes any more: it awaits its last barrier. Then it is over here as well, if
+  // another rank says so; one that lacks bytes was lost by the others.
+  bool has_all_bytes() const noexcept { return has_all_bytes_; }
 
   // Whoever joins a running job begins where the others are.
   Status join(const wire::Accept& accept) override;
@@ -77,10 +80,11 @@ class Collectives final : public PieceStream {
 
   const SessionOptions& options_;
   bool started_ = false;
-  bool changed_ = false;      // the appliance, since the job has started
-  bool exchanging_ = false;   // what runs is the session's
-  bool running_ = false;      // steps of a call are under way
-  std::optional<Call> call_;  // of the application
+  bool changed_ = false;        // the appliance, since the job has started
+  bool exchanging_ = false;     // what runs is the session's
+  bool running_ = false;        // steps of a call are under way
+  bool has_all_bytes_ = false;  // of the call, at an appliance that is lost
+  std::optional<Call> call_;    // of the application
   std::uint32_t calls_ended_ = 0;
   // The call that runs.
   Rank root_{};

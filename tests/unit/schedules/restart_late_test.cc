@@ -28,6 +28,15 @@ JobPlan plan_of_late(LateMode late, Step steps = 5) {
   return plan;
 }
 
+JobPlan plan_with_a_broadcast() {
+  JobPlan plan = plan_of_late(LateMode::kDrop, 30);
+  plan.collectives = {{.before_step = 3,
+                       .kind = CollectiveKind::kBroadcast,
+                       .root = Rank{1},
+                       .size_bytes = 64 * 70}};
+  return plan;
+}
+
 class RestartLate : public Schedule {
  protected:
   void SetUp() override { options.appliance.jobs.member_timeout_ns = 3 * kSecond; }
@@ -71,6 +80,14 @@ class RestartLate : public Schedule {
     world().start_appliance(7);
     world().set_filter({});
     return {run, before};
+  }
+
+  void restart_two_steps_after_the_call(RunIndex run) {
+    ASSERT_TRUE(world().run_until([&] { return world().worker(run, 0).steps_done() == 5; },
+                                  world().now() + 10 * kSecond));
+    ASSERT_EQ(world().worker(run, 2).steps_done(), 2u);
+    world().start_appliance(7);
+    world().set_filter({});
   }
 
   std::uint64_t handed_over = 0;
@@ -250,6 +267,38 @@ TEST_F(RestartLate, collectives_go_on_too) {
                        .size_bytes = 64 * 70},
                       {.before_step = 3, .kind = CollectiveKind::kBarrier}};
   at_every_packet(plan, 2);
+}
+
+// The others have ended the call, and are too far ahead to give it results.
+TEST_F(RestartLate, a_call_is_over_for_a_rank_that_lacks_its_end_alone) {
+  const RunIndex run = world().add_run(plan_with_a_broadcast());
+  world().set_filter([](Passing& passing) {
+    if (is_piece_result(passing, StreamId::kCollectives) && rank_of(passing) == 2)
+      passing.drop =
+          passing.packet.body<wire::PieceResult>().operation.kind == CollectiveKind::kBarrier;
+  });
+  restart_two_steps_after_the_call(run);
+  expect_done(world(), run);
+  EXPECT_EQ(world().worker(run, 2).resyncs(), 1u);
+}
+
+// It lacks bytes of the broadcast, so the others have ended that without it.
+TEST_F(RestartLate, a_call_has_failed_for_a_rank_without_which_it_has_ended) {
+  const RunIndex run = world().add_run(plan_with_a_broadcast());
+  ASSERT_TRUE(world().run_until([&] { return all_started(run); }, kSecond));
+  const auto& away = world().worker(run, 2);
+  world().set_filter([](Passing& passing) {
+    passing.drop |= is_piece_result(passing, StreamId::kCollectives) && rank_of(passing) == 2;
+  });
+  ASSERT_TRUE(world().run_until([&] { return away.steps_done() == 2; }, kSecond));
+  world().run_until(world().now() + 10 * kMillisecond);
+  world().partition(away.identity.host, true);
+  restart_two_steps_after_the_call(run);
+  world().partition(away.identity.host, false);
+  ASSERT_TRUE(world().run_until([&] { return away.failed(); }, world().now() + 5 * kSecond));
+  expect_words(away.failure().message(), {"was not in the collective", "checkpoint"});
+  ASSERT_TRUE(world().run_until([&] { return world().worker(run, 0).steps_done() == 30; },
+                                world().now() + 20 * kSecond));
 }
 
 }  // namespace
