@@ -82,13 +82,17 @@ bool World::is_cut(HostIndex host, const wire::IpAddress& address) const {
 
 // The first packet of the first member at the next place: from here on that counts.
 // With one appliance a place is a job there: with k < n a death while results are given begins it
-// again.
+// again. A synchronous job has one place in each process of the appliance.
 void World::note_epoch(Worker& worker, const wire::Packet& packet) {
   const wire::CommonHeader& common = packet.common();
   const RunIndex index = worker.identity.run;
   Run& run = *runs_[index];
   const bool moves = boxes_.size() > 1;
-  if (common.cookie == 0 || (!moves && !run.plan.tolerates_stragglers())) return;
+  if (common.cookie == 0) return;
+  if (!moves && !run.plan.tolerates_stragglers()) {
+    epochs_.try_emplace({index, common.cookie}, boxes_[0].boot);
+    return;
+  }
   if (epochs_.contains({index, common.cookie})) return;
   std::uint32_t epoch = worker.session().epoch();
   if (!moves) {
@@ -105,10 +109,11 @@ void World::note_epoch(Worker& worker, const wire::Packet& packet) {
 }
 
 bool World::counts(RunIndex run, const wire::Packet& packet) const {
-  if (boxes_.size() == 1 && !runs_[run]->plan.tolerates_stragglers()) return true;
   const wire::PacketType type = packet.type();
   if (type != wire::PacketType::kPiece && type != wire::PacketType::kPieceResult) return true;
   const auto found = epochs_.find({run, packet.common().cookie});
+  if (boxes_.size() == 1 && !runs_[run]->plan.tolerates_stragglers())
+    return found == epochs_.end() || found->second == boxes_[0].boot;
   return found != epochs_.end() && found->second == runs_[run]->epoch;
 }
 

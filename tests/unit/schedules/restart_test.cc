@@ -181,6 +181,22 @@ TEST_F(Restart, ranks_that_do_not_come_back_are_named_after_restart_timeout) {
   expect_failed(run, Rank{2}, 10 * kSecond, {"2 of 3 ranks", "8.0 s", "rank 2"});
 }
 
+// It hears the end of a step that the lost appliance had sent, and calls a collective there.
+TEST_F(Restart, a_rank_that_was_away_says_first_what_it_would_have_said) {
+  JobPlan plan = plan_of_steps();
+  plan.ranks[1].step_delay_ns = 10 * kMillisecond;
+  const RunIndex run = world().add_run(plan);
+  start_all(run);
+  world().run_until(world().now() + 5 * kMillisecond);
+  world().pause(world().worker(run, 2));
+  ASSERT_TRUE(world().run_until([&] { return world().worker(run, 0).steps_done() == 1; }, kSecond));
+  world().start_appliance(7);
+  world().run_until(world().now() + 500 * kMillisecond);
+  ASSERT_EQ(world().worker(run, 2).steps_done(), 0u);
+  world().resume(world().worker(run, 2));
+  expect_done(world(), run);
+}
+
 // It still knows the ranks: nothing has happened but a pause.
 TEST_F(Restart, an_appliance_that_was_only_silent_goes_on_where_it_was) {
   JobPlan plan = plan_of_steps();
