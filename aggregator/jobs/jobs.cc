@@ -257,10 +257,12 @@ bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs
         transmit.bytes =
             wire::encode(out, sender, wire::Ping{.timestamp_us = wire_time_us(clock_ns)});
         break;
-      case wire::PacketType::kNotice: transmit.bytes = write_notice(entry, mail.rank, out); break;
       default:
+        // A status that has waited would say that the job has ended, and not why.
         transmit.bytes =
-            write_status(entry, mail.rank, 0, context_->options->resync_hold_ns, out, now);
+            has_notice && !member.has_left()
+                ? write_notice(entry, mail.rank, out)
+                : write_status(entry, mail.rank, 0, context_->options->resync_hold_ns, out, now);
         break;
     }
     if (transmit.bytes != 0) return true;

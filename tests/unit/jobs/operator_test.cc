@@ -51,6 +51,16 @@ TEST_F(Operator, ChangesLimitsForTheNextJoin) {
   EXPECT_TRUE(join(second).is(wire::PacketType::kAccept));
 }
 
+// A member that hears that its job has ended, and not why, fails for good.
+TEST_F(Operator, AStatusThatHasWaitedForTheEndGivesWayToTheNotice) {
+  const auto workers = running_job(2);
+  jobs.drain(now);
+  ASSERT_TRUE(jobs.kick(JobId{workers[0].job}, {}, now).ok());
+  const std::vector<Sent> all = sent();
+  EXPECT_GE(all.size(), 2u);
+  for (const Sent& one : all) EXPECT_EQ(one.packet.type(), wire::PacketType::kNotice);
+}
+
 TEST_F(Operator, ASilentMemberIsJudgedByTheLatestTimeout) {
   const auto workers = running_job(2);
   JobsOptions changed = options();
