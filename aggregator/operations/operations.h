@@ -133,7 +133,8 @@ class OperationShard {
 
   // operations_calls.cc
   void ask(const Sender& sender, std::uint64_t number, const wire::Description& what) noexcept;
-  bool answer(Group& group, const Asks::Ask& ask, GroupNotice& notice) noexcept;
+  bool answer(Group& group, std::uint16_t place, const Asks::Ask& ask,
+              GroupNotice& notice) noexcept;
   void judge(Group& group) noexcept;
   void want_slots(Group& group, wire::Sequence id, std::uint32_t wanted) noexcept;
   void follow_resumption(Group& group) noexcept;  // resume.cc

@@ -79,14 +79,19 @@ void OperationShard::ask(const Sender& sender, std::uint64_t number,
 }
 
 // False: it waits for a judgement, or for what members were told at an appliance that is lost.
-bool OperationShard::answer(Group& group, const Asks::Ask& ask, GroupNotice& notice) noexcept {
+bool OperationShard::answer(Group& group, std::uint16_t place, const Asks::Ask& ask,
+                            GroupNotice& notice) noexcept {
   if (group.calls.resuming()) return false;
   Calls::Operation* const operation = group.calls.find(ask.number);
   const wire::Sequence id = wire::sequence_of(ask.what, group.members.size());
   const auto index = static_cast<std::size_t>(id);
   Fate fate;
   if (operation != nullptr && operation->what != ask.what) {
-    fate = group.calls.broken();
+    // The first in which a member disagrees tells it why. Of the others, whose chunks it counts
+    // differently, those that have ended have done so for all.
+    const bool over = !operation->open() && operation->code != wire::OutcomeCode::kCompleted;
+    fate = over && ask.number != group.calls.noted(place) ? group.calls.fate_of(*operation)
+                                                          : group.calls.broken();
   } else if (group.refused[index] && group.slots[index].load(std::memory_order_relaxed) == 0) {
     fate.code = wire::OutcomeCode::kNoMemory;
   } else if (operation != nullptr) {
@@ -147,7 +152,7 @@ bool OperationShard::poll_notice(Rank rank, GroupNotice& notice) noexcept {
       }
       Asks& asks = group.asks[place];
       for (std::uint8_t i = 0; i < asks.count; ++i) {
-        if (!answer(group, asks.asks[i], notice)) continue;
+        if (!answer(group, place, asks.asks[i], notice)) continue;
         asks.asks[i] = asks.asks[--asks.count];
         return true;
       }

@@ -229,6 +229,22 @@ TEST(Ends, ATimeoutCancelsForAllAndForALateCaller) {
   EXPECT_EQ(bench.drain_all<wire::PartResult>().size(), 3u);
 }
 
+// Whoever has disagreed counts chunks differently, so its later calls differ in that alone.
+TEST(Ends, WhatWasCancelledWasSoForAMemberThatDisagreesAboutOneBefore) {
+  Bench bench;
+  for (const std::uint16_t rank : {0, 1}) {
+    bench.call(rank, all_reduce(kChunk));
+    bench.call(rank, all_reduce(4, 1, 1));
+  }
+  EXPECT_EQ(bench.outcome(0, all_reduce(4, 1, 1), CallRequest::kCancel).code,
+            OutcomeCode::kCancelled);
+  const wire::Outcome told = bench.outcome(2, all_reduce(4, 1, 2));
+  EXPECT_EQ(told.code, OutcomeCode::kCancelled);
+  EXPECT_EQ(std::uint16_t{told.rank}, 0);
+  EXPECT_EQ(bench.outcome(2, all_reduce(kChunk + 4)).code, OutcomeCode::kDiffers);
+  EXPECT_EQ(bench.outcome(0, all_reduce(kChunk)).code, OutcomeCode::kDiffers);
+}
+
 TEST(Ends, ATimeoutAfterTheLastPartChangesNothing) {
   Bench bench({.world_size = 2});
   const wire::Description what = all_reduce(4);
