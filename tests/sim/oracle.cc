@@ -23,6 +23,15 @@ std::uint64_t hash_bytes(std::span<const std::uint8_t> bytes, std::uint64_t seed
   return mix(hash ^ word);
 }
 
+std::uint64_t hash_values(std::span<const std::uint8_t> payload, Dtype dtype,
+                          std::size_t elem_count) {
+  if (dtype != Dtype::kInt8 || payload.empty()) return hash_bytes(payload);
+  std::vector<float> values(elem_count);
+  agg::fold_store(values.data(), payload.data(), elem_count, dtype);
+  return hash_bytes(
+      {reinterpret_cast<const std::uint8_t*>(values.data()), elem_count * sizeof(float)});
+}
+
 RunIndex Oracle::add_run(const JobPlan& plan, const client::Layout& layout) {
   runs_.push_back(std::make_unique<Run>());
   runs_.back()->plan = &plan;
@@ -95,7 +104,7 @@ void Oracle::on_contribution(Run& run, const Party& from, Flow& flow, std::uint6
       sent.values.resize(body.elem_count);
       agg::fold_store(sent.values.data(), payload.data(), body.elem_count, body.dtype);
     }
-    sent.payload_hash = hash_bytes(payload);
+    sent.payload_hash = hash_values(payload, body.dtype, body.elem_count);
     sent.content_hash = mix(sent.payload_hash, body.weight, body.elem_count, sent.nil, base,
                             static_cast<std::uint64_t>(body.dtype), rounded);
     if (!is_first(run, from, {StreamId::kGradients, body.step, chunk}, sent)) return;

@@ -326,5 +326,9 @@ void for_each_chunk(const wire::Packet& packet, const Body& body, std::uint8_t f
 
 // A fast hash of bytes for comparisons and for the trace; not against a hostile sender.
 std::uint64_t hash_bytes(std::span<const std::uint8_t> bytes, std::uint64_t seed = 0);
+// Of what a payload's elements are worth. The same values have different bytes in int8, as a result
+// does that is given again: half the scale, and twice the quanta.
+std::uint64_t hash_values(std::span<const std::uint8_t> payload, Dtype dtype,
+                          std::size_t elem_count);
 
 }  // namespace sluice::sim

@@ -46,7 +46,7 @@ void Oracle::check_held(Run& run, const Party& from, const wire::Packet& packet)
   const auto found = run.summed.find(slot_key(StreamId::kGradients, body.step, body.chunk));
   RankSet mask;
   for (std::size_t i = 0; i < packet.mask_word_count(); ++i) mask.set_word(i, packet.mask_word(i));
-  const std::uint64_t payload_hash = hash_bytes(packet.payload());
+  const std::uint64_t payload_hash = hash_values(packet.payload(), body.dtype, body.elem_count);
   if (found == run.summed.end() || !(found->second.mask == mask) ||
       found->second.weight != body.weight || found->second.k != body.k ||
       found->second.may_count != body.may_count || found->second.payload_hash != payload_hash)

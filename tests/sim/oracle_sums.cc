@@ -82,8 +82,9 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
   for (std::size_t i = 0; i < packet.mask_word_count(); ++i) mask.set_word(i, packet.mask_word(i));
   // A result that is given to another appliance is dense, whatever it was.
   const std::uint8_t flags = body.flags & ~(wire::kFlagPulled | wire::kFlagSparse);
+  const std::uint64_t payload_hash = hash_values(payload, body.dtype, body.elem_count);
   const std::uint64_t content_hash =
-      mix(hash_bytes(payload), mask.hash(), body.weight, flags, body.elem_count,
+      mix(payload_hash, mask.hash(), body.weight, flags, body.elem_count,
           static_cast<std::uint64_t>(body.dtype), body.k, body.may_count, body.operation.size_bytes,
           body.operation.root, static_cast<std::uint64_t>(body.operation.kind));
   const Summed fresh{.content_hash = content_hash,
@@ -91,7 +92,7 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
                      .mask = mask,
                      .k = body.k,
                      .may_count = body.may_count,
-                     .payload_hash = hash_bytes(payload),
+                     .payload_hash = payload_hash,
                      .first_boot = boot_,
                      .boot = boot_};
   auto [found, first] = run.summed.try_emplace(slot_key(body.stream, body.step, body.chunk), fresh);

@@ -41,8 +41,8 @@ class RankSet {
   bool empty() const { return *this == RankSet{}; }
   std::uint64_t hash() const {
     std::uint64_t hash = 0;
-    for (const std::uint64_t word : words_)
-      if (word != 0) hash = mix(hash ^ word, static_cast<std::uint64_t>(&word - words_.data()));
+    for (std::size_t i = 0; i < words_.size(); ++i)
+      if (words_[i] != 0) hash = mix(hash ^ words_[i], i);
     return hash;
   }
 

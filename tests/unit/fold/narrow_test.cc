@@ -309,6 +309,28 @@ TEST(Int8, StoresAndAddsWhatTheScaleSays) {
   });
 }
 
+// After a restart a rank gives a result that it has, and another gets it. A greatest element that
+// was rounded down to 63 quanta has 126 of half the size then.
+TEST(Int8, AResultThatIsGivenAgainIsWorthTheSame) {
+  constexpr std::size_t kLength = 5;
+  const std::size_t bytes = payload_bytes(Dtype::kInt8, kLength);
+  int others = 0;
+  for (std::uint32_t i = 0; i < 64; ++i) {
+    const std::uint32_t seed = i * 0x9E3779B9u;
+    Accumulator acc(kLength);
+    const float sums[kLength] = {19 * 63.6f, -19 * 20.2f, 19 * 1.5f, 0, 19 * 0.25f};
+    std::copy_n(sums, kLength, acc.data());
+    Bytes result(bytes), given(bytes);
+    ASSERT_TRUE(finish_unbiased(acc.data(), kLength, 19, Dtype::kInt8, seed, result.data()).finite);
+    store_int8(acc.data(), result.data(), kLength);
+    ASSERT_TRUE(finish_unbiased(acc.data(), kLength, 1, Dtype::kInt8, ~seed, given.data()).finite);
+    EXPECT_EQ(read(given, kLength, Dtype::kInt8), read(result, kLength, Dtype::kInt8)) << seed;
+    others += given != result;
+  }
+  EXPECT_GT(others, 0);
+  EXPECT_LT(others, 64);
+}
+
 TEST(RoundingSeed, DiffersBetweenSumsAndChunks) {
   std::vector<std::uint32_t> seeds;
   Floats sums = ordinary(40, 1);
