@@ -40,6 +40,15 @@ struct [[gnu::packed]] UpdateOptions {
   friend bool operator==(const UpdateOptions&, const UpdateOptions&) = default;
 };
 
+// Versions of a store's chunk. A store gives those from kFirstVersion on: an older one is of
+// initial values that a worker has sent to an appliance which is lost, and of which it has heard
+// nothing.
+using StoreVersion = std::uint64_t;
+inline constexpr StoreVersion kNoVersion = 0;
+inline constexpr StoreVersion kUnseenVersion = 1;
+inline constexpr StoreVersion kFirstVersion = 2;
+inline constexpr StoreVersion kMostVersion = StoreVersion{1} << 62;  // that a worker may state
+
 // The wish of a worker for a store that was retained when its workers left, and for its own store
 // later.
 enum class StoreKeep : std::uint8_t {

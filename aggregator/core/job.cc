@@ -186,9 +186,13 @@ std::uint32_t Job::owned_chunks(StreamId stream, ShardId shard) const noexcept {
 }
 
 void Job::start(TimeNs now, const Resumed& resumed) noexcept {
-  CHECK(!started() && (resumed.step == 0 || !spec.store));
+  CHECK(!started() && (resumed.step == 0 || !spec.store || !resumed.givers.empty()));
   resumed_ = resumed;
-  if (!resumed.givers.empty()) {
+  if (spec.store && !resumed.givers.empty()) {
+    for (JobSlice& slice : slices) slice.store->resume({resumed.givers.words(), mask_word_count});
+    gathering_shards_.store(std::min<std::uint32_t>(spec.shard_count, spec.store->block_count),
+                            std::memory_order_release);
+  } else if (!resumed.givers.empty()) {
     CHECK(resumed.step != 0 && spec.policy.tolerates_stragglers());
     policy_.resume(resumed.k);
     for (Step step = resumed.step; step != 0 && resumed.step - step < StepClock::kReleaseRing;

@@ -116,7 +116,7 @@ struct Transfer {
 struct Resumed {
   Step step = 0;  // of the gradients, which is opened; 0: the job is new
   // With k < n: its k, as members know it, and the members that give the results that they have
-  // before anybody contributes.
+  // before anybody contributes. Of a store: the members that give the values that they have.
   std::uint16_t k = 0;
   MemberMask givers;
 };
@@ -181,8 +181,9 @@ class Job {
   bool shard_has_gathered() noexcept {
     return gathering_shards_.fetch_sub(1, std::memory_order_acq_rel) == 1;
   }
-  // As members are told: no gradient step before all results are gathered.
+  // As members are told: no gradient step before all results are gathered. Of a store 1 says so.
   Step told_open_step() const noexcept {
+    if (spec.store) return gathers() || !started() ? 0 : 1;
     const Step open = open_step(StreamId::kGradients);  // first: it is opened after gathers() holds
     return gathers() ? 0 : open;
   }

@@ -44,8 +44,10 @@ Verdict Shard::handle(const wire::Packet& packet, const Location& location, bool
         break;
       }
       case wire::PacketType::kHeld: verdict = take_held(job, packet, now); break;
-      case wire::PacketType::kPush: verdict = take_push(job, packet, now); break;
       case wire::PacketType::kPull: verdict = take_pull(job, packet, now); break;
+      case wire::PacketType::kCopies:
+      case wire::PacketType::kCopy:
+      case wire::PacketType::kPush: verdict = take_push(job, packet, now); break;
       case wire::PacketType::kPart:
       case wire::PacketType::kCall:
       case wire::PacketType::kFloors: verdict = take_group_packet(job, packet); break;

@@ -100,10 +100,10 @@ Verdict Shard::take_held(Job& job, const wire::Packet& packet, TimeNs now) noexc
   return Verdict::kCompleted;
 }
 
-// The last shard tells all members, which wait for that alone.
+// The last shard tells all members, which wait for that alone. Of a store it has just been done.
 void Shard::note_gathered(Job& job) noexcept {
   GradientSlice& slice = job.slices[id_.value].gradients;
-  if (!slice.gathers || !slice.unheard.empty()) return;
+  if (!job.spec.store && (!slice.gathers || !slice.unheard.empty())) return;
   slice.gathers = false;
   if (!job.shard_has_gathered()) return;
   for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank)

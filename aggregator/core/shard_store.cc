@@ -1,18 +1,58 @@
 // The packets and members of a store. store/store.h decides about pushes and pulls; this file
 // parses their packets and writes values.
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cstring>
 
 #include "aggregator/base/check.h"
 #include "aggregator/core/shard.h"
 
 namespace sluice::agg {
+namespace {
+
+// What a member has of an appliance that is lost.
+Verdict take_copies(StoreShard& store, const wire::Packet& packet) noexcept {
+  const Rank rank{packet.common().rank};
+  if (packet.type() == wire::PacketType::kCopy) {
+    const auto& body = packet.body<wire::Copy>();
+    std::array<std::uint64_t, kMaskWords> odd;
+    for (std::size_t word = 0; word < packet.mask_word_count(); ++word)
+      odd[word] = packet.mask_word(word);
+    return store.give({.rank = rank,
+                       .chunk = body.chunk,
+                       .clock = body.clock,
+                       .version = body.version,
+                       .odd = std::span(odd).first(packet.mask_word_count()),
+                       .values = packet.payload()});
+  }
+  const auto& body = packet.body<wire::Copies>();
+  StoreCopies copies{.rank = rank,
+                     .block = body.block,
+                     .pushed = body.pushed,
+                     .pushes = body.pushes != 0,
+                     .chunk_count = body.block_chunks};
+  for (std::uint32_t index = 0; index < copies.chunk_count; ++index) {
+    std::uint32_t above = 0;
+    std::memcpy(&above, &packet.payload()[index * sizeof above], sizeof above);
+    if (above != 0) copies.versions[index] = body.base + (above - 1);
+  }
+  return store.state(copies);
+}
+
+}  // namespace
 
 Verdict Shard::take_push(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
   JobSlice& slice = job.slices[id_.value];
   DCHECK((slice.store != nullptr) == job.spec.store.has_value());
   if (slice.store == nullptr) return Verdict::kBadType;
   if (!job.started()) return Verdict::kNotStarted;
+  if (packet.type() != wire::PacketType::kPush) {
+    const bool resumed = slice.store->resumes();
+    const Verdict verdict = take_copies(*slice.store, packet);
+    if (resumed && !slice.store->resumes()) note_gathered(job);
+    return verdict;
+  }
   const auto& body = packet.body<wire::Push>();
   const Rank rank{packet.common().rank};
   const Verdict verdict = slice.store->push({.rank = rank,
@@ -79,18 +119,21 @@ bool Shard::write_values(Job& job, const StoreAnswer& answer, std::uint8_t flags
   const std::span<const std::uint8_t> payload{
       reinterpret_cast<const std::uint8_t*>(answer.values.data()), answer.values.size_bytes()};
   const std::span<std::uint8_t> out = transmit.buffer;
-  if (out.size() < wire::packet_bytes(sizeof(wire::Values), 0, payload.size())) return false;
+  if (out.size() < wire::packet_bytes(sizeof(wire::Values), answer.odd.size(), payload.size()))
+    return false;
   wire::Values body{.chunk = answer.chunk,
                     .clock = answer.clock,
                     .own = answer.own,
                     .at_clock = answer.at_clock,
                     .waiting = answer.waiting,
-                    .elem_count = static_cast<std::uint16_t>(answer.values.size())};
+                    .elem_count = static_cast<std::uint16_t>(answer.values.size()),
+                    .version = answer.version,
+                    .mask_words = static_cast<std::uint8_t>(answer.odd.size())};
   body.feedback.priority = answer.priority;
   body.feedback.flags = flags;
   fill_feedback(job, flow_to(job, answer.rank), body.feedback, now);
   transmit = {.buffer = out, .job = job.spec.id, .rank = answer.rank, .priority = answer.priority};
-  transmit.bytes = wire::encode(out, sender_of(job, answer.rank), body, {}, payload);
+  transmit.bytes = wire::encode(out, sender_of(job, answer.rank), body, answer.odd, payload);
   CHECK(transmit.bytes != 0);
   transmit.sum = wire::sum_bytes(transmit.datagram());
   return true;
@@ -109,7 +152,14 @@ bool Shard::write_pulled_values(Job& job, Rank rank, ChunkIndex chunk, Transmit&
 void Shard::fill_store_answer(const Job& job, Rank rank, Reply& reply, wire::Answer& body,
                               MissingRanks& missing) const noexcept {
   const StoreShard& store = *job.slices[id_.value].store;
-  if (reply.stream == StreamId::kPushes) {
+  if (reply.stream == StreamId::kPushes && reply.step == wire::kCopiesStep) {
+    using Stated = StoreShard::Awaited::Stated;
+    const auto [stated, chunks] = store.awaited(reply.block, rank);
+    body.status = stated == Stated::kNothing        ? wire::AnswerStatus::kNotOpen
+                  : stated == Stated::kByThisMember ? wire::AnswerStatus::kGone
+                                                    : wire::AnswerStatus::kOpen;
+    if (stated == Stated::kByAll) body.counted = ~chunks;
+  } else if (reply.stream == StreamId::kPushes) {
     body.counted = store.counted(reply.block, rank, reply.step);
   } else {
     const StoreShard::PullState state = store.pull_state(reply.block, rank, reply.step - 1);

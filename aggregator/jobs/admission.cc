@@ -270,6 +270,10 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& latest, co
     return {.kind = Kind::kLater, .refusal = {}, .spec = {}};
   if (Refusal refusal = check_resumption(request, options, entry); !refusal.ok())
     return refuse_job(std::move(refusal));
+  // A store begins with those that have its values.
+  if (same_run && entry->forming() && entry->is_store() && request.join.resume_step != 0 &&
+      !entry->spec.store->resumes)
+    return {.kind = Kind::kReplace, .refusal = {}, .spec = {}};
   if (entry != nullptr) {
     if (!began && entry->is_kept()) return decide_kept(request, options, *entry);
     if (!began) return decide_rival(request, *entry, clock);
@@ -277,7 +281,8 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& latest, co
       return refuse_job(std::move(refusal));
     return {.kind = Kind::kJoin, .refusal = {}, .spec = {}};
   }
-  if (request.join.kind == JobKind::kStore && request.join.keep == StoreKeep::kTake)
+  if (request.join.kind == JobKind::kStore && request.join.keep == StoreKeep::kTake &&
+      request.join.resume_step == 0)
     return refuse_job(no(wire::RefuseCode::kBadRequest,
                          text("no store is kept under job '%s' for rank %u at %s to take: look at "
                               "its name, and at limits.store_keep_s",

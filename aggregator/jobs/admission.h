@@ -66,8 +66,9 @@ struct JobDecision {
     kJoin,        // the request is for the job under its name
     kAskMembers,  // the job under its name is of another run, whose members may have died just now:
                   // they are asked
-    kReplace,     // the job is of another run and makes way, or of this one before it moved; then
-                  // decide again, without it
+    kReplace,     // the job is of another run and makes way, or of this one before it moved, or
+                  // before a process came that has its store's values; then decide again, without
+                  // it
     kAdopt,       // the job is a kept store that the request agrees with: it is this run's now
     kFound,       // a new job, of `spec` but for its id
     kMakeRoom,    // a new job when another has made way, which happens once all ranks ask
@@ -91,6 +92,7 @@ struct RankDecision {
     kRevive,         // the process had the rank, was only frozen, and no other took it
     kIgnore,         // the join is a late copy or too early; a worker that still wants asks again
     kAskHolder,      // a second process is a hint that the holder has ended: the holder is asked
+    kLater,          // a store that resumes begins without the process, which joins it then
     kTake,           // the process takes a rank of a job that forms, or of a silent member
     kTakeOfRunning,  // the same in a job that goes on: shard 0 must let the process in first
   };

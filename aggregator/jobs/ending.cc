@@ -77,6 +77,9 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
     const bool was_live = member.live();
     member.change_to(MemberPhase::kAborted);
     if (!was_live) return;
+    if (entry_.is_store() && entry_.exchanging())
+      return fail(wire::NoticeCode::kMoved, rank,
+                  describe_loss(entry_, rank, "left with an error", silent_ns), now);
     remove_member(rank);
     note_loss(rank, wire::NoticeCode::kMemberLeft,
               describe_loss(entry_, rank, "left with an error", silent_ns), now);
@@ -87,6 +90,9 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
 
   // Nobody ends its part: the others follow, and no step is completed here without this rank.
   const bool moved = leave.reason == wire::LeaveReason::kMoved;
+  if (entry_.is_store() && entry_.exchanging())
+    return fail(wire::NoticeCode::kMoved, rank, describe_loss(entry_, rank, "left", silent_ns),
+                now);
   if (moved && entry_.drain == wire::Drain::kAsked) drain(wire::Drain::kBegun);
   if (entry_.running() && !moved) {
     if (abnormal) {
@@ -122,13 +128,9 @@ void JobControl::lose(Rank rank, wire::NoticeCode code, TimeNs now) {
   entry_.shared(rank).reachable.store(false, std::memory_order_release);
   if (entry_.forming() && entry_.count(MemberPhase::kJoined) != 0) return;
   if (entry_.is_synchronous() && let_go(rank, code, now)) return;
-  // Others may wait for results that the lost rank alone had: all join anew, and state what they
-  // have.
-  if (entry_.goes_on() && entry_.job->gathers() && entry_.live_count() != 0) {
-    fail(wire::NoticeCode::kMoved, rank, describe_loss_by(rank, code, now), now);
-    entry_.listed = false;
-    return release();
-  }
+  if (evicted) member.notice = describe_loss_by(rank, code, now);
+  if (entry_.exchanging())
+    return fail(wire::NoticeCode::kMoved, rank, describe_loss_by(rank, code, now), now);
   if (entry_.goes_on()) {
     remove_member(rank);
     std::string why = describe_loss_by(rank, code, now);
@@ -215,6 +217,8 @@ Status JobControl::kick(std::optional<Rank> rank, TimeNs now) {
     return refused(text("has no process at rank %u now", unsigned{rank->value}));
   std::string why = text("job '%s': the operator of the appliance has removed rank %u at %s", name,
                          unsigned{rank->value}, member.address.c_str());
+  if (entry_.is_store() && entry_.exchanging())
+    return refused("exchanges what its ranks have of a lost appliance: try again in a moment");
   if (entry_.goes_on())
     evict({*rank, std::move(why)}, now);
   else
@@ -245,7 +249,8 @@ void JobControl::note_loss(Rank rank, wire::NoticeCode code, std::string why, Ti
 void JobControl::fail(wire::NoticeCode code, Rank about, std::string why, TimeNs now) {
   CHECK(!why.empty());
   if (entry_.ended()) return;
-  entry_.listed = entry_.running();  // nothing to refuse a new try for
+  // Nothing to refuse a new try for.
+  entry_.listed = entry_.running() && code != wire::NoticeCode::kMoved;
   entry_.end(now);
   entry_.failed = true;
   entry_.notice_code = code;
@@ -261,9 +266,15 @@ void JobControl::fail(wire::NoticeCode code, Rank about, std::string why, TimeNs
 void JobControl::replace(const Request& request) {
   const wire::Join& join = request.join();
   const bool moved = entry_.run_id == join.run_id;
-  CHECK(entry_.listed && (!moved || entry_.epoch < join.epoch));
+  const bool resumes = moved && entry_.epoch == join.epoch;
+  CHECK(entry_.listed && (!moved || entry_.epoch <= join.epoch));
   const std::string address(request.origin.address);
-  if (moved)
+  if (resumes)
+    fail(wire::NoticeCode::kMoved, request.rank(),
+         text("job '%s' goes on here from an appliance that is lost (rank %u at %s): join again",
+              entry_.name.c_str(), unsigned{request.rank().value}, address.c_str()),
+         request.now);
+  else if (moved)
     fail(wire::NoticeCode::kMoved, request.rank(),
          text("job '%s' has moved %u times and goes on here anew (rank %u at %s)",
               entry_.name.c_str(), std::uint32_t{join.epoch}, unsigned{request.rank().value},

@@ -26,7 +26,7 @@ std::uint64_t JobEntry::newest_exchange() const noexcept {
 }
 
 Resumed JobEntry::resumed() const noexcept {
-  const bool tolerates = spec.policy.tolerates_stragglers();
+  const bool tolerates = exchanges();
   Step least = kLastStep;
   Step most = 0;
   for (const MemberEntry& one : members) {

@@ -103,6 +103,7 @@ struct MemberEntry {
   std::uint32_t oldest_request_iterations = 0;  // of a store's worker, as that keepalive said
   // As its join said, see wire::Join.
   bool was_member = false;
+  bool has_newcomer = false;  // of a store that resumes: the rank's old process will not come
   Step resume_step = 0;
   std::uint32_t resume_calls = 0;
   std::uint16_t resume_k = 0;
@@ -224,6 +225,13 @@ struct JobEntry {
     for (const MemberEntry& member : members) total += member.is(phase);
     return total;
   }
+  // Ranks for which new processes wait until the job has begun with those that have its values.
+  std::uint16_t newcomers() const noexcept {
+    std::uint16_t total = 0;
+    for (const MemberEntry& member : members)
+      total += member.has_newcomer && !member.is(MemberPhase::kJoined);
+    return total;
+  }
   // Processes that hold a rank, whether or not the shards know it yet.
   std::uint16_t live_count() const noexcept {
     std::uint16_t total = 0;
@@ -239,8 +247,10 @@ struct JobEntry {
   Resumed resumed() const noexcept;
   // The newest exchange of results that is over, as far as the members that have a state know.
   std::uint64_t newest_exchange() const noexcept;
-  // With k < n: what the member has contradicts nothing that the others have. Without its part in
-  // the newest exchange that is over, they may have made other sums than it has.
+  // Ranks that have not come back are lost, and the members exchange what they have.
+  bool exchanges() const noexcept { return spec.policy.tolerates_stragglers() || is_store(); }
+  // Of such a job: what the member has contradicts nothing that the others have. Without its part
+  // in the newest exchange that is over, they may have made other sums than it has.
   bool may_give(const MemberEntry& one) const noexcept {
     const std::uint64_t newest = newest_exchange();
     return one.is(MemberPhase::kJoined) && one.resume_step != 0 &&
@@ -252,8 +262,7 @@ struct JobEntry {
   bool resumes_without(TimeNs since) const noexcept {
     if (resuming_ns == 0 || std::max(resuming_ns, held_since_ns) > since) return false;
     if (is_operations()) return true;
-    return spec.policy.tolerates_stragglers() && resumed().step != 0 &&
-           count(MemberPhase::kJoined) >= 2;
+    return exchanges() && resumed().step != 0 && count(MemberPhase::kJoined) >= 2;
   }
   // The memory is on its way back to the system.
   bool memory_returns() const noexcept {
@@ -267,6 +276,9 @@ struct JobEntry {
     return running() && job != nullptr &&
            (job->spec.policy.tolerates_stragglers() || is_store() || is_operations());
   }
+  // Members exchange what they have of a lost appliance, and may wait for what one alone has. If
+  // one goes, all join anew and state it again.
+  bool exchanging() const noexcept { return goes_on() && job->gathers() && live_count() != 0; }
   // A store's members have no steps in common: a lost rank starts again as another process.
   bool is_store() const noexcept { return spec.store.has_value(); }
   // Its groups break where they lose a rank, and the others go on.

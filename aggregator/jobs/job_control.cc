@@ -86,6 +86,10 @@ ControlResult JobControl::take_rank(const JoinRequest& asked, const Request& req
   const RankDecision decision = decide_rank(asked, entry_, context_.clock);
   switch (decision.kind) {
     case RankDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
+    case RankDecision::Kind::kLater:
+      entry_.member(asked.rank).has_newcomer = true;
+      start_if_complete(request.now);
+      [[fallthrough]];
     case RankDecision::Kind::kIgnore: return {.verdict = Verdict::kJoin};
     case RankDecision::Kind::kAskHolder:
       suspect(asked.rank, request.now);
@@ -115,6 +119,7 @@ ControlResult JobControl::admit_to_running(const Request& request) {
   const Rank rank = request.rank();
   MemberEntry& member = entry_.member(rank);
   const bool same = member.nonce == request.join().nonce;
+  if (entry_.is_store() && entry_.job->gathers()) return {.verdict = Verdict::kJoin};
   if (member.is(MemberPhase::kReturning)) {
     ranks_.repeat_rejoin(rank, request.now);
     return {.verdict = Verdict::kJoin, .bind = same, .job = entry_.id, .rank = rank};
@@ -125,14 +130,12 @@ ControlResult JobControl::admit_to_running(const Request& request) {
   if (!same) ranks_.occupy(request);
   member.address = request.origin.address;
   member.rejoined = true;
-  // A store's pulls bring all, and a group begins anew.
   member.needs_state = !entry_.is_store() && !entry_.is_operations();
   ranks_.rejoin(rank, request.now);
   return {.verdict = Verdict::kJoin, .bind = true, .job = entry_.id, .rank = rank};
 }
 
-// The process that held the rank was only frozen, and nobody took the rank. A job that runs on
-// without lost ranks has RankHolders::rejoin() instead.
+// The holder was only frozen. Jobs that go on have RankHolders::rejoin().
 void JobControl::revive(Rank rank, TimeNs now) {
   CHECK(entry_.forming() || entry_.is_synchronous());
   MemberEntry& member = entry_.member(rank);
@@ -145,9 +148,8 @@ void JobControl::revive(Rank rank, TimeNs now) {
 void JobControl::start_if_complete(TimeNs now) {
   if (!entry_.forming() || entry_.memory() != JobMemory::kHeld) return;
   const std::uint16_t needed = entry_.is_elastic() ? std::uint16_t{1} : entry_.world_size();
-  const bool all = entry_.count(MemberPhase::kJoined) >= needed;
+  const bool all = entry_.count(MemberPhase::kJoined) + entry_.newcomers() >= needed;
   if (!all && !entry_.resumes_without(now - context_.options->member_timeout_ns)) return;
-  CHECK(entry_.job != nullptr);
   const Resumed resumed = entry_.resumed();
   if (!resumed.givers.empty()) ranks_.resume(resumed, now);
   if (!all && entry_.is_operations()) ranks_.go_on_without_absent();
@@ -254,7 +256,7 @@ std::size_t JobControl::make_group(const Request& request) {
                       {reinterpret_cast<const std::uint8_t*>(why.data()), made.text_bytes});
 }
 
-// An evicted target makes way for the next rank in line.
+// An evicted target makes way for the next one.
 void JobControl::advance_transfers(TimeNs now) {
   while (entry_.goes_on()) {
     std::optional<StateTransfers::Eviction> eviction = transfers_.advance(now);
@@ -327,7 +329,7 @@ void JobControl::handle_memory(MemoryOrder order, TimeNs now) {
   if (order.job == nullptr) {
     entry_.change_to(JobMemory::kNone);
     if (entry_.ended()) return;
-    // All that ask within the next seconds are told; then a join may try again.
+    // All that ask within the next seconds are told.
     entry_.no_memory = text(
         "job '%s' needs %zu MiB and the appliance's system has less left: lower "
         "limits.total_memory_mib (%zu) or stop other programs there",
@@ -376,8 +378,7 @@ bool JobControl::is_over(TimeNs now) const noexcept {
          now - entry_.ended_ns >= kNoticeRepeat;
 }
 
-// A job that is being made has no members, and workers that want it ask again. A job that none has
-// asked for lately is not wanted any more, made or not.
+// Workers that want a job ask again: one that none has asked for lately is not wanted any more.
 void JobControl::check_wanted(TimeNs now) {
   if (!entry_.forming() || !entry_.unclaimed() || now - entry_.asked_ns <= kJoinDeadline) return;
   retire(now);

@@ -47,8 +47,8 @@ RankDecision decide_left(const JoinRequest& request, const JobEntry& entry) {
       unsigned{entry.count(MemberPhase::kJoined)}, unsigned{entry.world_size()}));
 }
 
-// A rank that did not come in time is lost to its groups, which have gone on without it.
-Refusal check_operations_resumption(const JoinRequest& request, const JobEntry* entry) {
+// A rank that did not come in time is lost to its groups, or its store, which have gone on.
+Refusal check_late_resumption(const JoinRequest& request, const JobEntry* entry) {
   const bool late = request.join.resume_step != 0 && !request.asks_any_rank() && entry != nullptr &&
                     entry->running() && entry->run_id == request.join.run_id &&
                     entry->member(request.rank).nonce != request.join.nonce;
@@ -67,14 +67,7 @@ Refusal check_resumption(const JoinRequest& request, const JobsOptions& options,
                          const JobEntry* entry) {
   using wire::RefuseCode;
   const wire::Join& join = request.join;
-  const bool resumes = join.resume_step != 0;
-  if (join.kind == JobKind::kOperations) return check_operations_resumption(request, entry);
-  if (resumes && join.kind != JobKind::kSums)
-    return no(RefuseCode::kPolicy,
-              text("rank %u of job '%s' was in step %u at an appliance that is lost, and only a "
-                   "job of sums goes on from there: start the job again from a checkpoint",
-                   unsigned{request.rank.value}, printable(request.name()).c_str(),
-                   std::uint32_t{join.resume_step}));
+  if (join.kind != JobKind::kSums) return check_late_resumption(request, entry);
   // With k < n a new process gets another rank's state.
   if (effective_policy(request, options).tolerates_stragglers()) return {};
   if (entry == nullptr || !entry->forming() || entry->run_id != join.run_id) return {};
@@ -100,6 +93,9 @@ RankDecision decide_rank(const JoinRequest& request, const JobEntry& entry,
                          const PausableClock& clock) {
   const MemberEntry& member = entry.member(request.rank);
   const bool same = member.nonce == request.join.nonce;
+  if (entry.forming() && entry.is_store() && entry.spec.store->resumes &&
+      request.join.resume_step == 0)
+    return {.kind = Kind::kLater, .refusal = {}};
   CHECK(!entry.ended() && entry.run_id == request.join.run_id);
   if (member.is(MemberPhase::kJoined) && same) return {.kind = Kind::kAcceptAgain, .refusal = {}};
   if (member.is(MemberPhase::kGone) && same && entry.forming())

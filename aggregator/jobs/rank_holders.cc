@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "aggregator/jobs/text.h"
+
 namespace sluice::agg {
 
 Cookie RankHolders::make_cookie(Rank rank, std::uint64_t nonce) noexcept {
@@ -81,13 +83,19 @@ void RankHolders::resume(const Resumed& resumed, TimeNs now) noexcept {
     }
     member.rejoined = member.needs_state = true;
     member.admitted_ns = now;
-    // As for a rank that returns to a running job.
-    if (member.is(MemberPhase::kJoined))
+    // As for a rank that returns to a running job. A store's ends, and another process may come.
+    if (member.is(MemberPhase::kJoined) && !entry_.is_store())
       shared.joined_from[kTensorStream].store(std::min(resumed.step, kLastStep - 2) + 2,
                                               std::memory_order_release);
     else
       for (auto& left_from : shared.left_from) left_from.store(0, std::memory_order_release);
   }
+  const auto givers = static_cast<unsigned>(resumed.givers.count());
+  if (entry_.is_store() && givers != entry_.world_size())
+    entry_.loss = text(
+        "job '%s' goes on from an appliance that is lost with the values that %u of %u ranks have: "
+        "what the others had pushed and none of these has read is lost",
+        entry_.name.c_str(), givers, unsigned{entry_.world_size()});
 }
 
 void RankHolders::go_on_without_absent() noexcept {

@@ -49,7 +49,8 @@ StoreSpec store_spec(const JoinRequest& request, const JobsOptions& options) noe
           .max_elems = layout.max_elems,
           .bound = request.join.store.bound,
           .update = request.join.store.update,
-          .in_rank_order = effective_reproducible(request, options)};
+          .in_rank_order = effective_reproducible(request, options),
+          .resumes = request.join.resume_step != 0};
 }
 
 Refusal check_store_request(const JoinRequest& request, const JobsOptions& options) {

@@ -23,6 +23,7 @@ struct StoreSpec {
   Step bound = 0;               // see StoreOptions
   UpdateOptions update;
   bool in_rank_order = false;  // with bound 0: sums do not depend on the order of arrival
+  bool resumes = false;        // it has room for what resume() needs
 
   bool gathers() const noexcept { return bound == 0; }
   // Floats reserved for one array of a chunk.

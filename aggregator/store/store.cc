@@ -35,7 +35,11 @@ std::size_t StoreShard::memory_bytes(const StoreSpec& spec, ShardId id,
   const std::size_t masks = spec.in_rank_order ? mask_words(spec.world_size) : 0;
   const std::size_t floats = floats_of_chunk(spec) + floats_of_place(spec);
   const std::size_t place = spec.gathers() ? sizeof(std::uint32_t) : 0;
-  return chunks * (floats * sizeof(float) + sizeof(Chunk) + place + masks * 8) +
+  const std::size_t odd = spec.gathers() ? 0 : mask_words(spec.world_size);
+  const std::size_t resumed =
+      spec.resumes ? sizeof(Resumed) + spec.world_size * sizeof(Resumed::OfMember) : 0;
+  return blocks * resumed +
+         chunks * (floats * sizeof(float) + sizeof(Chunk) + place + (masks + odd) * 8) +
          blocks * (sizeof(Block) + spec.world_size * (sizeof(Row) + sizeof(Turn)));
 }
 
@@ -62,6 +66,9 @@ StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_co
   for (std::uint32_t i = 0; i < free_places_.size(); ++i)
     free_places_[i] = static_cast<std::uint32_t>(free_places_.size()) - 1 - i;
   if (spec.in_rank_order) gathered_ranks_.resize(chunks_.size() * mask_words(spec.world_size));
+  if (!spec.gathers()) odd_.resize(chunks_.size() * mask_words(spec.world_size));
+  if (spec.resumes) resumed_.resize(block_count_);
+  for (Resumed& each : resumed_) each.members.resize(spec.world_size);
   reserve_touched(turns_, rows_.size());
   reserve_touched(changes_, 4u * spec.world_size);
   for (Block& block : blocks_) block.at_clock = block.present = spec.world_size;

@@ -12,11 +12,13 @@
 // before all other pushes and pulls of it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "aggregator/base/prefault.h"
+#include "aggregator/base/store_options.h"
 #include "aggregator/base/types.h"
 #include "aggregator/base/verdict.h"
 #include "aggregator/store/gauges.h"
@@ -53,6 +55,28 @@ struct StoreAnswer {
   Step own = 0;                // v of the receiver
   Priority priority = 0;
   std::span<const float> values;
+  StoreVersion version = 0;            // of the chunk, see wire::Values
+  std::span<const std::uint64_t> odd;  // with a bound above 0: ranks, see wire::Values
+};
+
+// What a member has of a block, of an appliance that is lost; see wire::Copies.
+struct StoreCopies {
+  Rank rank;
+  std::uint32_t block = 0;
+  Step pushed = 0;
+  bool pushes = false;
+  std::uint32_t chunk_count = 0;
+  std::array<StoreVersion, kChunksPerBlock> versions{};
+};
+
+// A chunk's values as a member gives them; see wire::Copy.
+struct StoreCopy {
+  Rank rank;
+  ChunkIndex chunk = 0;
+  Step clock = 0;
+  StoreVersion version = 0;
+  std::span<const std::uint64_t> odd;
+  std::span<const std::uint8_t> values;
 };
 
 class StoreShard {
@@ -102,6 +126,22 @@ class StoreShard {
   bool read(ChunkIndex chunk, Rank rank, StoreAnswer& answer) const noexcept;
   // Sets the bits of the ranks for whose pushes the rank's last pull waits.
   void find_missing(std::uint32_t block, Rank rank, std::span<std::uint64_t> ranks) const noexcept;
+
+  // ---- a store that goes on from an appliance that is lost: store_resume.cc ----
+  // `ranks` are its members, and state what they have of each block. The newest values of each
+  // chunk are given by the first member that has them; then the block is open. Before all blocks
+  // are, nothing is counted or answered, and members neither leave nor join. Called once, before
+  // any packet, if the specification says so.
+  void resume(std::span<const std::uint64_t> ranks) noexcept;
+  bool resumes() const noexcept { return closed_blocks_ != 0; }
+  Verdict state(const StoreCopies& copies) noexcept;
+  Verdict give(const StoreCopy& copy) noexcept;
+  struct Awaited {
+    enum class Stated : std::uint8_t { kNothing, kByThisMember, kByAll };
+    Stated stated{};
+    std::uint64_t chunks = 0;  // kByAll: that the member is to give, and has not given
+  };
+  Awaited awaited(std::uint32_t block, Rank rank) const noexcept;
 
   // Removes a member that has died or left. Its pushes stay applied.
   void remove(Rank rank) noexcept;
@@ -179,9 +219,10 @@ class StoreShard {
   };
   struct Chunk {
     std::uint64_t updates = 0;
+    StoreVersion version = 0;
     // Gathered pushes. There are more than ranks when processes push, are lost, and push again
     // within one clock.
-    std::uint64_t gathered = 0;
+    std::uint32_t gathered = 0;
     std::uint32_t place = 0;       // of the gathered pushes, if there are any
     std::uint16_t elem_count = 0;  // 0: not known yet
     std::uint16_t missing = 0;     // members at the clock whose push has not arrived
@@ -195,6 +236,24 @@ class StoreShard {
       return left.urgency != right.urgency ? left.urgency > right.urgency
                                            : left.number > right.number;
     }
+  };
+  // What members have stated of a block that is not open.
+  struct Resumed {
+    std::uint16_t stated = 0;  // by how many members
+    bool open = false;
+    std::uint64_t left = 0;  // chunks that are still to be given
+    struct Newest {
+      StoreVersion version = kNoVersion;
+      Rank giver;
+      Step clock = 0;
+    };
+    std::array<Newest, kChunksPerBlock> newest{};  // of its chunks
+    struct OfMember {
+      bool stated = false;
+      bool pushes = false;
+      Step pushed = 0;
+    };
+    std::vector<OfMember> members;
   };
   struct Change {
     Rank rank;
@@ -231,6 +290,18 @@ class StoreShard {
   const Chunk& chunk(std::uint32_t local_block, std::uint32_t index) const noexcept {
     return chunks_[std::size_t{local_block} * kChunksPerBlock + index];
   }
+
+  // Of a chunk: where its words begin in odd_. With bound 0 there are none.
+  std::size_t odd_at(std::uint32_t local_block, std::uint32_t index) const noexcept {
+    return spec_.gathers() ? 0
+                           : (std::size_t{local_block} * kChunksPerBlock + index) *
+                                 mask_words(spec_.world_size);
+  }
+  void note_last(std::uint32_t local_block, std::uint32_t index, Rank rank,
+                 Step iteration) noexcept;
+
+  // store_resume.cc
+  void open(std::uint32_t local_block) noexcept;
 
   // store_push.cc
   Verdict initialise(std::uint32_t local_block, std::uint32_t index,
@@ -275,6 +346,9 @@ class StoreShard {
   std::vector<Row> rows_;
   std::vector<Chunk> chunks_;
   std::vector<std::uint64_t> gathered_ranks_;  // in_rank_order: a mask a chunk
+  std::vector<std::uint64_t> odd_;             // with a bound above 0: a mask a chunk
+  std::vector<Resumed> resumed_;               // of each block, if the store resumes
+  std::uint32_t closed_blocks_ = 0;            // of these
   std::vector<MemberState> members_;
   std::vector<Turn> turns_;  // a heap; a row at most once
   std::uint64_t turn_number_ = 0;

@@ -35,7 +35,7 @@ void StoreShard::start(Rank rank, Step first_iteration) noexcept {
 }
 
 bool StoreShard::poll_work() noexcept {
-  if (changes_.empty()) return false;
+  if (changes_.empty() || resumes()) return false;
   const Change change = changes_.front();
   const std::uint64_t begun = rows_swept_;
   for (; change_at_ < block_count_ && rows_swept_ - begun < kRowsPerSweep; ++change_at_)
@@ -68,6 +68,10 @@ void StoreShard::carry_out(std::uint32_t at, const Change& change) noexcept {
     default:
       CHECK(row.pushed == block.clock && change.first > block.clock);
       row.pushed = change.first - 1;
+      for (std::uint32_t index = 0; index < kChunksPerBlock; ++index) {
+        note_last(at, index, change.rank, row.pushed);
+        ++chunk(at, index).version;  // copies of before have another process's mask
+      }
   }
   const bool is_present = row.pushed != kAbsent, is_at_clock = row.pushed == block.clock;
   block.present = static_cast<std::uint16_t>(block.present + is_present - was_present);

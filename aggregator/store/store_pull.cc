@@ -20,6 +20,7 @@ Verdict StoreShard::pull(const StorePull& pull) noexcept {
   const std::uint64_t all = is_known(blocks_[at]) ? blocks_[at].all : ~std::uint64_t{0};
   if (pull.chunks == 0 || (pull.chunks & ~all) != 0) return Verdict::kBadChunk;
   if (members_[pull.rank.value] != MemberState::kLive) return Verdict::kNotAllowed;
+  if (resumes()) return Verdict::kNotStarted;
   Row& row = this->row(at, pull.rank);
   if (pull.need < row.need || pull.own < row.own) return Verdict::kDuplicate;
   now_ns_ = pull.now;
@@ -144,7 +145,10 @@ bool StoreShard::read(ChunkIndex chunk, Rank rank, StoreAnswer& answer) const no
             .waiting = block.parked,
             .own = row.pushed,
             .priority = row.priority,
-            .values = parameters(chunk)};
+            .values = parameters(chunk),
+            .version = this->chunk(at, chunk % kChunksPerBlock).version,
+            .odd = std::span(odd_).subspan(odd_at(at, chunk % kChunksPerBlock),
+                                           spec_.gathers() ? 0 : mask_words(spec_.world_size))};
   return true;
 }
 

@@ -21,6 +21,7 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
   if (!owns(block_index)) return Verdict::kWrongShard;
   if (push.rank.value >= spec_.world_size) return Verdict::kBadRank;
   if (members_[push.rank.value] != MemberState::kLive) return Verdict::kNotAllowed;
+  if (resumes()) return Verdict::kNotStarted;
   const std::uint32_t at = local(block_index);
   if (const Chunk& one = chunk(at, index); one.gathered != 0)
     prefetch_front<Use::kWrite>(
@@ -49,6 +50,7 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
     gather(at, index, push);
   else
     apply(at, index, push.rate, block.present, push.values.data());
+  note_last(at, index, push.rank, push.iteration);
   const bool moved = count(at, index, push.rank, push.iteration);
   if (moved)
     wake(at);
@@ -74,6 +76,7 @@ Verdict StoreShard::initialise(std::uint32_t at, std::uint32_t index,
   block.all = all;
   chunk(at, index).elem_count = static_cast<std::uint16_t>(elem_count);
   std::memcpy(area(at, index), push.values.data(), push.values.size());
+  chunk(at, index).version = kFirstVersion;
   block.known |= std::uint64_t{1} << index;
   gauges_.initial_chunks.fetch_add(1, std::memory_order_relaxed);
   const bool completed = is_known(block);
@@ -83,6 +86,17 @@ Verdict StoreShard::initialise(std::uint32_t at, std::uint32_t index,
   }
   DCHECK(consistent(at));
   return completed ? Verdict::kCompleted : Verdict::kFolded;
+}
+
+// The rank's last iteration in the chunk.
+void StoreShard::note_last(std::uint32_t at, std::uint32_t index, Rank rank,
+                           Step iteration) noexcept {
+  if (spec_.gathers()) return;
+  std::uint64_t* const ranks = &odd_[odd_at(at, index)];
+  if (iteration % 2 != 0)
+    set_bit(ranks, rank);
+  else
+    clear_bit(ranks, rank);
 }
 
 // Counts a chunk of the rank's push. True: the block's clock has moved.
@@ -189,6 +203,7 @@ void StoreShard::apply(std::uint32_t at, std::uint32_t index, double rate, float
   float* parameters = area(at, index);
   std::array<float*, 2> states{parameters + spec_.stride_floats(),
                                parameters + 2 * spec_.stride_floats()};
+  ++chunk(at, index).version;
   apply_update(spec_.update,
                {.divisor = divisor, .rate = rate, .ordinal = ++chunk(at, index).updates},
                parameters, std::span(states).first(spec_.update.state_count()), values,

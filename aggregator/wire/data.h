@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "aggregator/base/limits.h"
+#include "aggregator/base/store_options.h"
 #include "aggregator/base/types.h"
 #include "aggregator/wire/header.h"
 
@@ -152,7 +153,9 @@ struct [[gnu::packed]] Pull {
   std::uint32_t own = 0;
 };
 
-struct [[gnu::packed]] Values {  // then elem_count float32
+// The mask has the ranks whose last iteration in the chunk is odd; with bound 0 the clock tells as
+// much, and there is none. `version` grows with whatever changes the chunk or the mask.
+struct [[gnu::packed]] Values {  // then mask_words u64, then elem_count float32
   static constexpr PacketType kType = PacketType::kValues;
   static constexpr std::uint8_t kFlags = kFlagPulled;
   FeedbackHeader feedback;
@@ -162,13 +165,45 @@ struct [[gnu::packed]] Values {  // then elem_count float32
   std::uint16_t at_clock = 0;  // members that hold the clock where it is: a hint
   std::uint16_t waiting = 0;   // pulls parked at the block: a hint
   std::uint16_t elem_count = 0;
+  std::uint64_t version = 0;
+  std::uint8_t mask_words = 0;
+  std::uint8_t reserved = 0;
+};
+
+// The chunks of a block as the sender has them of an appliance that is lost, and where it stands.
+// Asked about by a probe of stream kPushes with the step kCopiesStep.
+struct [[gnu::packed]] Copies {  // then block_chunks u32: 0 or 1 + the version - `base`
+  static constexpr PacketType kType = PacketType::kCopies;
+  static constexpr std::uint8_t kFlags = kFlagReport;
+  FlowHeader flow;
+  std::uint32_t block = 0;
+  std::uint32_t pushed = 0;  // its iterations up to it are in its copies, or are not pushed again
+  std::uint64_t base = 0;
+  std::uint8_t block_chunks = 0;
+  std::uint8_t pushes = 0;  // 1: it has pushed iteration `pushed` + 1, or does
+};
+inline constexpr std::uint32_t kCopiesStep = 0xFFFFFFFF;
+
+// Sent by the one member that an answer has asked for it.
+struct [[gnu::packed]] Copy {  // then mask_words u64 as of Values, then elem_count float32
+  static constexpr PacketType kType = PacketType::kCopy;
+  static constexpr std::uint8_t kFlags = kFlagReport;
+  FlowHeader flow;
+  std::uint32_t chunk = 0;
+  std::uint32_t clock = 0;  // of the block, with bound 0
+  std::uint64_t version = 0;
+  std::uint16_t elem_count = 0;
+  std::uint8_t mask_words = 0;
+  std::uint8_t reserved = 0;
 };
 
 // ---- of all streams ----
 //
 // Of stream kPushes a probe's step is the iteration, and a push is counted or not. Of stream kPulls
 // it is one more than the pull's `own`; a pull is counted when it is parked or answered, and
-// complete when its values can be had and are not on their way.
+// complete when its values can be had and are not on their way. Of the step kCopiesStep an answer
+// says kNotOpen: the copies have not been stated; kGone: other members have not stated theirs;
+// kOpen: `counted` has the chunks that the member need not give.
 
 struct [[gnu::packed]] Probe {
   static constexpr PacketType kType = PacketType::kProbe;
@@ -235,7 +270,7 @@ struct [[gnu::packed]] Answer {
 inline constexpr std::uint32_t kNoChunk = 0xFFFFFFFF;
 
 static_assert(sizeof(Contribution) == 34 && sizeof(ResultHeader) == 70 && sizeof(Piece) == 31 &&
-              sizeof(PieceResult) == 56 && sizeof(Push) == 34 && sizeof(Values) == 56);
+              sizeof(PieceResult) == 56 && sizeof(Push) == 34 && sizeof(Values) == 66);
 static_assert(sizeof(ResultHeader) % 2 == 0 && sizeof(PieceResult) % 2 == 0,
               "a result's payload is summed once for all members, at an even offset");
 

@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little,
 inline constexpr std::uint16_t kMagic = 0x51C5;
 // The CommonHeader, REFUSE, and the nonce at the beginning of a JOIN are the same in every version
 // from 4 on: a worker that joins an appliance of another version is told both versions.
-inline constexpr std::uint8_t kVersion = 15;
+inline constexpr std::uint8_t kVersion = 16;
 
 enum class PacketType : std::uint8_t {
   // Control, port P.
@@ -55,6 +55,8 @@ enum class PacketType : std::uint8_t {
   kFloors = 25,        // worker, to shard 0: its floor in a sequence
   kPartProbe = 26,     // worker: what became of these chunks of a sequence? send those named
   kHeld = 27,      // worker: a result that it has of an appliance that is lost; or: it has no more
+  kCopies = 28,    // worker: which values of a store's block it has of an appliance that is lost
+  kCopy = 29,      // worker: such values of a chunk
   kResult = 32,    // appliance: the sum of a chunk
   kFeedback = 33,  // appliance: only the feedback header
   kAnswer = 34,    // appliance: to a probe
@@ -70,7 +72,7 @@ constexpr bool is_control(PacketType type) noexcept {
   return type >= PacketType::kJoin && type <= PacketType::kGroupMade;
 }
 constexpr bool is_worker_data(PacketType type) noexcept {
-  return type >= PacketType::kContribution && type <= PacketType::kHeld;
+  return type >= PacketType::kContribution && type <= PacketType::kCopy;
 }
 constexpr bool is_appliance_data(PacketType type) noexcept {
   return type >= PacketType::kResult && type <= PacketType::kOutcome;

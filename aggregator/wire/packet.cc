@@ -5,24 +5,11 @@
 
 #include "aggregator/base/block.h"
 #include "aggregator/wire/in_place.h"
+#include "aggregator/wire/packet_checks.h"
 #include "aggregator/wire/sparse.h"
 
 namespace sluice::wire {
 namespace {
-
-// The parts behind a body: the number of mask words, the chunks, the payload's bytes, and whether
-// padding may follow.
-struct Tail {
-  std::size_t mask_word_count = 0;
-  std::uint64_t chunks = 0;  // of a sum's packet; with `list_words` only the first of them
-  // Words of the chunk lists behind the mask: no list, the chunks, or, in a sparse packet, the
-  // chunks with entries as well. The payload of a sparse packet is the rest.
-  std::size_t list_words = 0;
-  std::uint16_t elem_count = 0;  // of a sparse packet, as the type
-  Dtype dtype{};
-  std::size_t payload_bytes = 0;
-  bool padding_allowed = false;
-};
 
 bool valid_stream(StreamId stream) noexcept {
   return static_cast<std::size_t>(stream) < kStreamCount;
@@ -48,8 +35,6 @@ bool valid_prints(const Join& body) noexcept {
 bool valid_policy(const PolicyOptions& policy) noexcept {
   return is_known(policy.kind) && is_known(policy.late) && policy.reserved == 0;
 }
-
-Verdict field_if(bool valid) noexcept { return valid ? Verdict::kAccepted : Verdict::kBadField; }
 
 // Checks a packet of a sum: its element count and the NIL flag must agree.
 template <class Body>
@@ -78,11 +63,6 @@ Verdict check_operation(const Operation& operation, std::uint16_t payload_bytes,
                  payload_bytes <= operation.size_bytes
              ? Verdict::kAccepted
              : Verdict::kBadLength;
-}
-
-Verdict check_mask(std::uint8_t mask_words, Tail& tail) noexcept {
-  tail.mask_word_count = mask_words;
-  return mask_words <= kMaskWords ? Verdict::kAccepted : Verdict::kBadLength;
 }
 
 Verdict check_text(std::uint16_t text_bytes, Tail& tail) noexcept {
@@ -119,27 +99,6 @@ Verdict check(const PieceResult& body, Tail& tail) noexcept {
   const Verdict verdict = check_mask(body.mask_words, tail);
   return verdict == Verdict::kAccepted ? check_operation(body.operation, body.payload_bytes, tail)
                                        : verdict;
-}
-
-Verdict check_floats(std::uint16_t elem_count, Tail& tail) noexcept {
-  tail.payload_bytes = payload_bytes(Dtype::kFloat32, elem_count);
-  return elem_count != 0 && tail.payload_bytes <= kMaxChunkBytes ? Verdict::kAccepted
-                                                                 : Verdict::kBadLength;
-}
-
-Verdict check(const Push& body, Tail& tail) noexcept {
-  if (body.reserved != 0 || body.block_chunks > kChunksPerBlock ||
-      body.chunk % kChunksPerBlock >= body.block_chunks || body.iteration > kLastStep)
-    return Verdict::kBadField;
-  return check_floats(body.elem_count, tail);
-}
-
-Verdict check(const Pull& body, Tail&) noexcept {
-  return field_if(body.chunks != 0 && body.need <= kLastStep && body.own < kLastStep);
-}
-
-Verdict check(const Values& body, Tail& tail) noexcept {
-  return check_floats(body.elem_count, tail);
 }
 
 Verdict check(const Probe& body, Tail&) noexcept {
@@ -327,9 +286,9 @@ Verdict parse(std::span<const std::uint8_t> bytes, Packet& packet) noexcept {
   const Verdict verdict =
       check_one_of<Contribution, ResultHeader, Part, PartResult, Piece, PieceResult, Push, Pull,
                    Values, Probe, Credit, Finished, Feedback, Answer, Call, Floors, Floor, Outcome,
-                   PartProbe, PartAnswer, Held, Join, Challenge, Accept, Refuse, Leave, Keepalive,
-                   Status, Ping, Notice, Resync, Preparing, Differs, MakeGroup, GroupMade>(
-          common.type, bytes, body_bytes, tail);
+                   PartProbe, PartAnswer, Held, Copies, Copy, Join, Challenge, Accept, Refuse,
+                   Leave, Keepalive, Status, Ping, Notice, Resync, Preparing, Differs, MakeGroup,
+                   GroupMade>(common.type, bytes, body_bytes, tail);
   if (!ok(verdict)) return verdict;
 
   const std::size_t mask_offset_bytes = sizeof(CommonHeader) + body_bytes;

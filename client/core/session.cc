@@ -281,7 +281,8 @@ void Session::after_join(TimeNs now) {
   membership_.begin(link_.identity, {.restart_ns = restart_timeout_ns()}, now);
   become(SessionState::kForming);
   if (!joined.ok()) return fail(std::move(joined), true, now);
-  const bool stays = groups_ != nullptr || facts_.policy.tolerates_stragglers();
+  const bool stays =
+      groups_ != nullptr || store_ != nullptr || facts_.policy.tolerates_stragglers();
   if (standby_.exists() && (restart_timeout_ns() == 0 || stays))
     return fail({StatusCode::kInvalidArgument,
                  place() + "only a synchronous job moves to another address, and only with a "
@@ -302,10 +303,12 @@ void Session::use_flows(const JoinMachine& join) {
 void Session::start(TimeNs now) {
   become(SessionState::kRunning);
   CHECK(link_.joined() && link_.shard_count() != 0);
+  const bool is_new = !std::exchange(has_started_, true);
   // Without having changed: it is new to a synchronous job that was lost in its first step.
   const bool resumes =
-      membership_.resume_step() != 0 && (changed_ || !facts_.policy.tolerates_stragglers());
-  if (!std::exchange(has_started_, true))
+      membership_.resume_step() != 0 &&
+      (store_ != nullptr ? !is_new : changed_ || !facts_.policy.tolerates_stragglers());
+  if (is_new)
     link_.events.push({.kind = Event::Kind::kStarted});
   else if (!resumes)
     return fail({StatusCode::kRefused, place() + "the appliance has begun the job anew, and this "

@@ -249,8 +249,8 @@ class Session final : public Calls, public Driven {
   // Of an appliance that is lost. A join is on its way while it is silent.
   std::optional<JoinMachine> asking_;
   std::optional<Resumption> resumption_;  // while the ranks state what they know
-  std::unique_ptr<HeldResults> held_;     // while they give it, with k < n
-  JoinMachine::Exchanges exchanges_;      // with k < n
+  std::unique_ptr<Stream> held_;          // while they give it, with k < n or of a store
+  JoinMachine::Exchanges exchanges_;      // likewise
   bool rejoined_ = false;                 // the job had gone on without this rank
   bool changed_ = false;                  // the appliance, which the ranks have yet to agree about
   TimeNs lost_ns_ = 0;                    // when the one before was heard last

@@ -71,7 +71,7 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   const std::optional<StreamId> id = stream_of_packet(packet);
   const bool is_answer = packet.type() == wire::PacketType::kAnswer;
   const bool is_result = id.has_value() && !is_answer;
-  const bool is_of_held = held_ != nullptr && is_answer && id == StreamId::kGradients;
+  const bool is_of_held = held_ != nullptr && is_answer && id == held_->id();
   Stream* const stream = is_of_held ? held_.get() : id ? find(*id) : nullptr;
   // All ranks must have joined before a shard sends anything; the status that says so was lost.
   // Of an appliance that is back, or another one, the status also says with which step.
@@ -97,7 +97,10 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   if (held_ && feedback.open_step != 0 && link_.failure.ok()) {
     exchanges_.over = membership_.resumed().exchange;
     end_exchange(now);
-    gradients_->go_on(feedback.open_step, now);
+    if (store_ != nullptr)
+      store_->go_on(now);
+    else
+      gradients_->go_on(feedback.open_step, now);
   }
   if (feedback.flags & wire::kFlagPulled) ++link_.counters.results_pulled;
   tensor_stream().confirm_arrived(*shard);

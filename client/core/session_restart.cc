@@ -23,7 +23,7 @@ constexpr DurationNs kAskAfter = 2 * kKeepaliveInterval;
 
 DurationNs Session::restart_timeout_ns() const noexcept {
   if (groups_ != nullptr) return groups_->survives() ? options_.restart_timeout_ns : 0;
-  return kind_of(options_) == JobKind::kSums ? options_.restart_timeout_ns : 0;
+  return options_.restart_timeout_ns;
 }
 
 TimeNs Session::next_asking() const noexcept {
@@ -42,9 +42,11 @@ void Session::ask_again(TimeNs now) {
 
 void Session::ask_anew(TimeNs now) {
   const bool is_in_step = has_started_ && behind_status().ok();
-  const bool tolerant = groups_ == nullptr && gradients_->tolerant();
+  const bool tolerant = gradients_ != nullptr && gradients_->tolerant();
   const ReceiveArena* const kept = tolerant ? gradients_->kept() : nullptr;
-  const Step stands = groups_ != nullptr ? 1 + groups_->returning_count() : tensors_.current();
+  const Step stands = groups_ != nullptr  ? 1 + groups_->returning_count()
+                      : store_ != nullptr ? 1
+                                          : tensors_.current();
   asking_.emplace(
       options_, layout_, now,
       JoinMachine::Again{.resume_step = is_in_step ? stands : 0,
@@ -129,6 +131,7 @@ void Session::change_appliance(TimeNs now) {
   collectives_.change_appliance();
   if (rejoined_) static_cast<void>(collectives_.join(accept));
   if (groups_ != nullptr) return groups_->change_appliance();
+  if (store_ != nullptr) return store_->change_appliance(accept, !has_started_);
   gradients_->change_appliance(accept);
   transfers_->change_appliance(now);
 }
@@ -147,7 +150,7 @@ void Session::begin_exchange(TimeNs now) {
     collectives_.begin_exchange();
     return collectives_.end_exchange(false, now);
   }
-  if (facts_.policy.tolerates_stragglers()) return give_results(now);
+  if (store_ != nullptr || facts_.policy.tolerates_stragglers()) return give_results(now);
   const Step first = membership_.resume_step();
   if (tensors_.current() != first && tensors_.current() != first + 1)
     return fail({StatusCode::kRefused,
@@ -165,15 +168,22 @@ void Session::begin_exchange(TimeNs now) {
   collectives_.exchange(resumption_->next(), resumption_->buffer(), now);
 }
 
-// With k < n. A rank that is too far back, or that the job has gone on without, lets go of what it
-// has: the others may have made other sums since.
+// With k < n, or of a store. A rank that is too far back, or that the job has gone on without, lets
+// go of what it has: the others may have made other sums since. Of a store it ends, since a new
+// process would pull what the application of this one has.
 void Session::give_results(TimeNs now) {
   const Membership::Resumed& resumed = membership_.resumed();
   const bool is_over = resumed.calls > collectives_.calls_ended();
   bool lacks_state = resumed.needs_state || rejoined_;
-  const ReceiveArena* const kept = gradients_->kept();
-  CHECK(lacks_state || kept != nullptr);  // a new process may keep none
-  for (ChunkIndex chunk = 0; chunk < layout_.chunk_count() && !lacks_state; ++chunk)
+  const ReceiveArena* const kept = gradients_ != nullptr ? gradients_->kept() : nullptr;
+  CHECK(lacks_state || store_ != nullptr || kept != nullptr);  // a new process may keep none
+  if (lacks_state && store_ != nullptr)
+    return fail({StatusCode::kRefused,
+                 place() + "the store has gone on from an appliance that is lost without this "
+                           "rank: start this rank again"},
+                true, now);
+  for (ChunkIndex chunk = 0; kept != nullptr && chunk < layout_.chunk_count() && !lacks_state;
+       ++chunk)
     lacks_state = kept->has(chunk) && kept->get(chunk).step > resumed.step;
   // A call ends with a barrier of all ranks, so it is over for one that has all of its bytes.
   const bool has_call = collectives_.has_call();
@@ -198,8 +208,12 @@ void Session::give_results(TimeNs now) {
   collectives_.end_exchange(has_ended, now);
   exchanges_ = {.over = resumed.exchange_over, .entered = resumed.exchange};
   if (!lacks_state) {
-    gradients_->begin_there(resumed.step, true, now);
-    held_ = std::make_unique<HeldResults>(*kept, layout_, link_, resumed.from, resumed.step, now);
+    if (store_ != nullptr) {
+      held_ = store_->give(now);
+    } else {
+      gradients_->begin_there(resumed.step, true, now);
+      held_ = std::make_unique<HeldResults>(*kept, layout_, link_, resumed.from, resumed.step, now);
+    }
     for (Streams* const streams : {&streams_, &probe_order_, &send_order_})
       streams->push_back(held_.get());
     return work(now);
@@ -267,6 +281,15 @@ std::string Session::describe_restart(TimeNs now) const {
   if (groups_ != nullptr)
     return place() + "the appliance was lost and is back: operations go on " +
            seconds_text(now - lost_ns_) + " after it was heard last";
+  if (store_ != nullptr)
+    return place() + "the appliance was lost and is back: the store goes on " +
+           seconds_text(now - lost_ns_) +
+           " after it was heard last, with the newest values that its ranks had read" +
+           (membership_.lacks_ranks()
+                ? "; what ranks that are not back (" + membership_.missing_ranks() +
+                      ") had pushed and nobody has read is lost"
+                : "") +
+           store_->describe_loss();
   const bool observes =
       facts_.policy.kind != PolicyKind::kSync && facts_.policy.kind != PolicyKind::kFixed;
   return place() +

@@ -32,6 +32,13 @@ void RequestPool::push(LayerIndex layer, Step iteration, std::uint32_t units) no
   if (oldest_push_[layer] == 0) oldest_push_[layer] = iteration;
 }
 
+void RequestPool::withdraw_push(LayerIndex layer) noexcept {
+  if (oldest_push_[layer] == 0) return;
+  std::erase_if(queue(Direction::kPush),
+                [layer](const Request& each) { return each.layer == layer; });
+  oldest_push_[layer] = 0;
+}
+
 void RequestPool::pull(LayerIndex layer, Step iteration, Step need, std::uint32_t units) noexcept {
   Queue& pulls = queue(Direction::kPull);
   CHECK(layer < clocks_.size() && units != 0);

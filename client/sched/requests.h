@@ -79,6 +79,8 @@ class RequestPool {
   // The layer's push of `iteration` is ready, in `units` units. Precondition: `iteration` is one
   // more than that of its last push, and fewer than pushes_per_layer wait.
   void push(LayerIndex layer, Step iteration, std::uint32_t units) noexcept;
+  // What waits of the layer's pushes need not leave.
+  void withdraw_push(LayerIndex layer) noexcept;
   // `iteration` reads the layer and needs a copy with the clock `need`. If a pull of the layer
   // still waits, it becomes this one and keeps its age.
   void pull(LayerIndex layer, Step iteration, Step need, std::uint32_t units) noexcept;

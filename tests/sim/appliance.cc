@@ -207,15 +207,20 @@ void Appliance::handle_data(std::uint16_t shard, FrameIndex frame, TimeNs now) {
   ++lcores_[shard].handled;
   world_.on_shard_heard(view.src_port, packet);
   const bool marked = (view.traffic_class & wire::kEcnMask) == wire::kEcnCongested;
-  const bool of_store =
-      packet.type() == wire::PacketType::kPush || packet.type() == wire::PacketType::kPull;
+  const bool resumes =
+      packet.type() == wire::PacketType::kCopies || packet.type() == wire::PacketType::kCopy;
+  const bool of_store = resumes || packet.type() == wire::PacketType::kPush ||
+                        packet.type() == wire::PacketType::kPull;
   const agg::Job* const store = of_store ? store_of(JobId{packet.common().job}) : nullptr;
   const bool is_live =
       store != nullptr && StoreBooks::is_live(*store, shard, Rank{packet.common().rank});
   const AllocationWatch watch;
   const Verdict verdict = core_.handle_data(shard, packet, marked, now);
   if (watch.count() != 0) world_.oracle().violation("I5: Shard::handle() allocated memory");
-  if (store != nullptr) world_.books().handled(*store, shard, packet, is_live, verdict);
+  if (store != nullptr && resumes)
+    world_.books().resumed(*store, shard, packet);
+  else if (store != nullptr)
+    world_.books().handled(*store, shard, packet, is_live, verdict);
 }
 
 void Appliance::service_shard(std::uint16_t shard, TimeNs now) {

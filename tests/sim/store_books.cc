@@ -141,6 +141,51 @@ void StoreBooks::advance(Block& block) const {
   block.rate_known = false;
 }
 
+// ---- a store that goes on from a lost appliance ----
+
+void StoreBooks::resumed(const agg::Job& job, std::uint16_t shard, const wire::Packet& packet) {
+  const agg::StoreShard& store = *job.slices[shard].store;
+  if (job.resumed_step() == 0) return;
+  auto& blocks = shard_of(job, shard).blocks;
+  if (packet.type() == wire::PacketType::kCopies) {
+    const auto& body = packet.body<wire::Copies>();
+    if (const auto found = blocks.find(body.block); found != blocks.end())
+      found->second.all = ~std::uint64_t{0} >> (kChunksPerBlock - body.block_chunks);
+  }
+  for (auto& [index, block] : blocks) {
+    const auto is_member = [&, at = index](std::uint16_t rank) {
+      return store.pushed(at, Rank{rank}) != kAbsent;
+    };
+    bool any = false;
+    for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank) any |= is_member(rank);
+    if (block.opened || !any) continue;
+    block.opened = true;
+    block.clock = store.clock(index);
+    for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank) {
+      Row& row = block.rows[rank] = {.present = is_member(rank)};
+      if (!row.present) continue;
+      row.pushed = store.pushed(index, Rank{rank});
+      row.counted = store.counted(index, Rank{rank}, row.pushed + 1);
+      block.known = store.counted(index, Rank{rank}, 0);
+    }
+    for (std::uint64_t rest = block.known; rest != 0; rest &= rest - 1) {
+      const auto chunk = static_cast<std::uint32_t>(std::countr_zero(rest));
+      const ChunkIndex number = index * kChunksPerBlock + chunk;
+      const std::span<const float> found = store.parameters(number);
+      block.chunks[chunk].parameters.assign(found.begin(), found.end());
+      for (auto& state : block.chunks[chunk].states) state.resize(found.size());
+      const std::uint64_t hash = hash_of(found);
+      const bool was_sent = std::ranges::any_of(answers_, [&](const auto& each) {
+        return each.first.second == number &&
+               std::ranges::find(each.second, hash, &Answer::hash) != each.second.end();
+      });
+      chunks_resumed_ += was_sent;
+      if (!was_sent && std::ranges::any_of(found, [](float value) { return value != 0; }))
+        wrong(job, index, "chunk " + std::to_string(chunk) + " resumes with what nobody was sent");
+    }
+  }
+}
+
 // ---- members ----
 
 void StoreBooks::change(const agg::Job& job, Block& block, Rank rank, Step now_pushed) {
@@ -158,6 +203,7 @@ void StoreBooks::change(const agg::Job& job, Block& block, Rank rank, Step now_p
 
 void StoreBooks::look(const agg::Job& job, std::uint16_t shard) {
   const agg::StoreShard& store = *job.slices[shard].store;
+  if (store.resumes()) return;
   std::optional<Rank> changed;
   for (auto& [index, block] : shard_of(job, shard).blocks)
     for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank) {

@@ -34,6 +34,11 @@ class StoreBooks {
   // The shard has handled the packet.
   void handled(const agg::Job& job, std::uint16_t shard, const wire::Packet& packet, bool was_live,
                Verdict verdict);
+  // The shard has handled what a member has of a lost appliance. Blocks that are open now hold, in
+  // each chunk, initial values (zeros) or values that a worker was sent; how much of whose pushes
+  // is in them the oracle of stores knows.
+  void resumed(const agg::Job& job, std::uint16_t shard, const wire::Packet& packet);
+  std::uint64_t chunks_resumed() const { return chunks_resumed_; }
   // The shard has done work that no packet triggers.
   void look(const agg::Job& job, std::uint16_t shard);
   // The shard sends values to `process`, which is a member.
@@ -68,6 +73,7 @@ class StoreBooks {
     Step need = 0, own = 0;     // of its last pull
   };
   struct Block {
+    bool opened = false;  // of a store that has resumed: see resumed()
     std::uint64_t all = 0, known = 0;
     Step clock = 0;
     bool rate_known = false;
@@ -102,6 +108,7 @@ class StoreBooks {
   std::map<std::pair<std::uint16_t, std::uint16_t>, Shard> shards_;  // by job id and shard
   std::map<std::pair<ProcessIndex, ChunkIndex>, std::vector<Answer>> answers_;
   std::uint64_t answers_checked_ = 0;
+  std::uint64_t chunks_resumed_ = 0;  // with values that a worker was sent
 };
 
 }  // namespace sluice::sim

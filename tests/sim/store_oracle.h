@@ -39,6 +39,9 @@ class StoreOracle {
   void pushed(const Party& party, std::uint32_t layer, Step iteration);
   void counted(const Party& party, std::uint32_t layer, Step iteration);
 
+  // The run's appliance is lost, and with it the state of its optimizer.
+  void note_restart(RunIndex run) { runs_[run].has_lost_state = true; }
+
   struct Read {
     Party party;
     std::uint32_t layer = 0;
@@ -60,6 +63,7 @@ class StoreOracle {
     // By process, chunk and rank.
     std::map<std::tuple<std::uint32_t, ChunkIndex, std::uint16_t>, double> read;
     std::map<std::tuple<ChunkIndex, Step, std::uint16_t>, double> same;
+    bool has_lost_state = false;
   };
   struct Limits {
     std::uint32_t least = 0, most = 0;  // pushes

@@ -67,6 +67,7 @@ class Worker {
   // After the test has called the session: sends, collects events, sets the timer.
   void pump(TimeNs now);
 
+  std::string returned;  // what it was told when its appliance was back, last
   const Identity identity;
   const JobPlan& plan;
   wire::CommonHeader credentials;  // of the last packet that it sent

@@ -21,8 +21,8 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
       break;
     case Kind::kStalled:
     case Kind::kCreditLimits:
-    case Kind::kDetoured:
-    case Kind::kReturned: break;
+    case Kind::kDetoured: break;
+    case Kind::kReturned: returned = event.status.message(); break;
     case Kind::kPushDone:
     case Kind::kPullDone: store_->on_event(event); break;
     case Kind::kStarted: on_started(); break;

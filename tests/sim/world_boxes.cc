@@ -39,6 +39,7 @@ void note_far_behind(Oracle& oracle, RunIndex run, const std::vector<WorkerIndex
 void World::stop_appliance(std::size_t index) {
   Box& box = boxes_[index];
   if (!std::exchange(box.up, false)) return;
+  for (RunIndex run = 0; run < runs_.size(); ++run) stores_.note_restart(run);
   box.appliance->power_off();
   // What is on its way to a worker has left it, or is behind its cable.
   for (std::size_t i = 1; boxes_.size() == 1 && i < links_.size(); i += 2)

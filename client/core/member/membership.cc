@@ -178,8 +178,7 @@ Membership::Change Membership::fail_silent(TimeNs now) {
   if (survives_restart_)
     text += " and has not come back within restart_timeout";
   else if (options_.restart_timeout_ns != 0)
-    text += std::string(", and ") + (options_.store ? "a parameter store" : "an elastic job") +
-            " does not go on when its appliance restarts";
+    text += ", and an elastic job does not go on when its appliance restarts";
   if (!shutdown_.empty()) text += " (it had said: " + shutdown_ + ")";
   return fail(StatusCode::kUnreachable, text + ": look at its log, and at the network between");
 }

@@ -29,9 +29,13 @@ struct Layer {
   std::uint32_t pull_left = 0;  // chunks that are not here
   Step need = 0;                // of the pull under way, or the last one
   Step own = 0;
-  Step least = 0;  // clock of its chunks that are here
-  Step held = 0;   // clock of the last whole copy
+  Step least = 0;      // clock of its chunks that are here
+  Step held = 0;       // clock of the last whole copy
+  Step read = 0;       // its own pushes up to it are in the last whole copy
+  bool again = false;  // the push under way has been counted by an appliance that is lost
 
+  // Pushes that no whole copy is known to have: at most one, where each is read before the next.
+  Step unread() const noexcept { return pushed - read; }
   std::uint32_t block_count() const noexcept { return block_end - block_begin; }
 };
 

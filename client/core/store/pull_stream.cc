@@ -61,6 +61,7 @@ Verdict PullStream::handle_result(const wire::Packet& packet, TimeNs now) {
     block.at_clock = body.at_clock;
     block.parked = body.waiting;
   }
+  if (kept_ != nullptr) kept_->keep(packet);
   // A rank gets an answer when the initial values and its own pushes are in.
   const bool counted = layer.pushing && (layer.push_step == 0 || body.own >= layer.push_step);
   Verdict verdict = Verdict::kDuplicate;
@@ -98,6 +99,7 @@ void PullStream::finish(LayerIndex index, TimeNs now) {
   layer.pulling = false;
   layer.has_copy = true;
   layer.held = layer.least;
+  layer.read = layer.own;
   CHECK(layer.held >= layer.need);
   const LayerClocks known = layers_.clocks(index);
   TensorTrace& trace = queue_.trace();

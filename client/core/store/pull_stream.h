@@ -12,10 +12,12 @@ namespace sluice::client {
 class PullStream final : public RequestStream {
  public:
   // Values also say which pushes are counted.
+  // `kept` as above.
   PullStream(const Layout& layout, Layers& layers, RequestQueue& queue, PushStream& pushes,
-             Link& link)
+             KeptLayers* kept, Link& link)
       : RequestStream(StreamId::kPulls, Direction::kPull, layout, layers, queue, link),
-        pushes_(pushes) {}
+        pushes_(pushes),
+        kept_(kept) {}
 
   bool in_progress() const noexcept override {
     return layers_.started && layers_.pulling_count != 0;
@@ -34,6 +36,7 @@ class PullStream final : public RequestStream {
   void finish(LayerIndex layer, TimeNs now);
 
   PushStream& pushes_;
+  KeptLayers* const kept_;
 };
 
 }  // namespace sluice::client

@@ -9,20 +9,24 @@
 
 namespace sluice::client {
 
+void PushStream::make_flows(std::uint16_t shards) {
+  RequestStream::make_flows(shards);
+  recovery_->close_step(kNever);  // what is counted is done: each block's fate is asked about
+}
+
 Status PushStream::join(const wire::Accept& accept) {
   Status status = RequestStream::join(accept);
-  recovery_->close_step(kNever);  // what is counted is done: each block's fate is asked about
   const Step first = std::max<Step>(1, accept.first_steps[index_of(id())]);
-  for (Layer& layer : layers_.layers) layer.pushed = first - 1;
+  for (Layer& layer : layers_.layers) layer.pushed = layer.read = first - 1;
   layers_.kept = accept.kept != 0;
   return status;
 }
 
 std::uint64_t PushStream::expect(std::uint32_t block) {
-  const std::uint64_t all = layers_.blocks[block].all();
-  for (std::uint64_t rest = all; rest != 0; rest &= rest - 1)
+  const std::uint64_t chunks = layers_.blocks[block].all() & ~layers_.blocks[block].counted;
+  for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1)
     recovery_->expect(first_chunk(block, rest));
-  return all;
+  return chunks;
 }
 
 bool PushStream::write(ChunkIndex chunk, Transmit& transmit, std::span<std::uint8_t> out,
@@ -49,6 +53,12 @@ bool PushStream::write(ChunkIndex chunk, Transmit& transmit, std::span<std::uint
       reinterpret_cast<const std::uint8_t*>(layers_.inputs[span.tensor] + span.first_elem),
       span.elem_count * sizeof(float)};
   prefetch<Use::kRead>(payload.data(), payload.size());
+  if (kept_ != nullptr && !again && !layer.again) {
+    if (layer.push_step == 0)
+      kept_->keep_initial(chunk, payload);
+    else
+      kept_->keep_push(chunk, payload);
+  }
   transmit = {.bytes = wire::encode(out, link_.identity, body),
               .payload = payload,
               .port_offset = static_cast<std::uint16_t>(1 + shard),
@@ -60,9 +70,11 @@ void PushStream::note_counted(std::uint32_t block, std::uint64_t counted, TimeNs
   Layer& layer = layers_.of_block(block);
   CHECK(layer.pushing);
   std::uint64_t& known = layers_.blocks[block].counted;
-  const std::uint64_t fresh = recovery_->results(
-      block, counted & layers_.blocks[block].all() & ~known, now, flow_of(block));
+  // Also what has not left: initial values may be another rank's, and what a lost appliance had
+  // counted may be in the values that the store has gone on with.
+  const std::uint64_t fresh = counted & layers_.blocks[block].all() & ~known;
   if (fresh != 0) {
+    recovery_->results(block, fresh, now, flow_of(block));
     known |= fresh;
     CHECK(layer.push_left >= count_of(fresh));
     layer.push_left -= count_of(fresh);
@@ -71,8 +83,10 @@ void PushStream::note_counted(std::uint32_t block, std::uint64_t counted, TimeNs
   if (layer.push_left != 0) return;
   const LayerIndex index = layers_.blocks[block].layer;
   renew(index);
+  queue_.pool().withdraw_push(index);
   layer.pushing = false;
   --layers_.pushing_count;
+  if (std::exchange(layer.again, false)) return;
   link_.events.push({.kind = Event::Kind::kPushDone, .tensor = index, .step = layer.push_step});
 }
 
@@ -81,6 +95,12 @@ void PushStream::note_counted(std::uint32_t block, std::uint64_t counted, TimeNs
 void PushStream::hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeNs now) noexcept {
   const bool gap = signals.gap && queue_.has_out(Direction::kPush, shard);
   recovery_->hint(shard, {.gap = gap}, now, link_.flows[shard]);
+}
+
+// Of a push that the application knows as done nobody waits for the rest.
+bool PushStream::owes_others() const noexcept {
+  return std::ranges::any_of(layers_.layers,
+                             [](const Layer& one) { return one.pushing && !one.again; });
 }
 
 // Pulls that wait tell more.
@@ -92,7 +112,7 @@ std::string PushStream::describe(TimeNs now) const {
 
 void PushStream::give_up(const Status& why) {
   for (LayerIndex index = 0; index < layers_.count(); ++index)
-    if (std::exchange(layers_.layers[index].pushing, false))
+    if (std::exchange(layers_.layers[index].pushing, false) && !layers_.layers[index].again)
       link_.events.push({.kind = Event::Kind::kPushDone, .tensor = index, .status = why});
   layers_.pushing_count = 0;
 }

@@ -3,21 +3,26 @@
 
 #include <string>
 
+#include "client/core/store/kept.h"
 #include "client/core/store/request_stream.h"
 
 namespace sluice::client {
 
 class PushStream final : public RequestStream {
  public:
-  PushStream(const Layout& layout, Layers& layers, RequestQueue& queue, Link& link)
-      : RequestStream(StreamId::kPushes, Direction::kPush, layout, layers, queue, link) {}
+  // `kept`: null in a session that does not survive the loss of its appliance.
+  PushStream(const Layout& layout, Layers& layers, RequestQueue& queue, KeptLayers* kept,
+             Link& link)
+      : RequestStream(StreamId::kPushes, Direction::kPush, layout, layers, queue, link),
+        kept_(kept) {}
 
   // Also the first iteration that this worker may push, and whether the store was kept.
   Status join(const wire::Accept& accept) override;
+  void make_flows(std::uint16_t shards) override;
   bool in_progress() const noexcept override {
     return layers_.started && layers_.pushing_count != 0;
   }
-  bool owes_others() const noexcept override { return layers_.pushing_count != 0; }
+  bool owes_others() const noexcept override;
   std::string describe(TimeNs now) const override;
   std::string describe_plan() const override { return queue_.pool().describe_plan(); }
   // A record a layer and iteration, under the layer's first tensor, when the iteration's pull is
@@ -37,6 +42,8 @@ class PushStream final : public RequestStream {
   std::uint64_t expect(std::uint32_t block) override;
   bool write(ChunkIndex chunk, Transmit& transmit, std::span<std::uint8_t> out,
              TimeNs now) override;
+
+  KeptLayers* const kept_;
 };
 
 }  // namespace sluice::client

@@ -29,6 +29,11 @@ void RequestQueue::count_suspension(TimeNs now) noexcept {
   suspended_since_ns_ = now;
 }
 
+void RequestQueue::begin_anew() noexcept {
+  pool_.clear();
+  unit_chunks_ = 0;
+}
+
 // The pool's next block, which its Recovery looks after from now on.
 bool RequestQueue::next_unit() {
   if (!pool_.next(suspended_, unit_)) return false;
@@ -67,6 +72,7 @@ bool RequestQueue::write_next(Transmit& transmit, std::span<std::uint8_t> out, T
     for (const Direction direction : {Direction::kPull, Direction::kPush})
       if (write_lost(direction, shard, transmit, out, now)) return true;
   while (unit_chunks_ != 0 || next_unit()) {
+    if (unit_chunks_ == 0) continue;  // all of it is counted already
     const std::uint32_t block = layers_.layers[unit_.layer].block_begin + unit_.unit;
     const ChunkIndex chunk = first_chunk(block, unit_chunks_);
     if (!may_send(unit_.direction, static_cast<std::uint16_t>(block % link_.shard_count()), now))
@@ -103,13 +109,17 @@ RequestStream::RequestStream(StreamId id, Direction direction, const Layout& lay
 }
 
 Status RequestStream::join(const wire::Accept& accept) {
-  CHECK(!recovery_ && accept.shards == link_.shard_count());
-  recovery_.emplace(layout_.chunk_count(), accept.shards);
-  lost_.resize(accept.shards);
-  for (auto& chunks : lost_)
-    chunks.reserve((layers_.blocks.size() / accept.shards + 1) *
-                   (direction_ == Direction::kPull ? 1 : kChunksPerBlock));
+  make_flows(accept.shards);
   return {};
+}
+
+void RequestStream::make_flows(std::uint16_t shards) {
+  CHECK(shards == link_.shard_count());
+  recovery_.emplace(layout_.chunk_count(), shards);
+  lost_.assign(shards, {});
+  for (auto& chunks : lost_)
+    chunks.reserve((layers_.blocks.size() / shards + 1) *
+                   (direction_ == Direction::kPull ? 1 : kChunksPerBlock));
 }
 
 void RequestStream::start(TimeNs now) {

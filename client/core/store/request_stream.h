@@ -40,6 +40,8 @@ class RequestQueue {
   void note_age() noexcept { link_.counters.oldest_request_iterations = pool_.oldest_age(); }
 
   bool write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now);
+  // Nothing waits any more.
+  void begin_anew() noexcept;
   // All of the layer's request is done: what of it has not left need not.
   void finish(Direction direction, LayerIndex layer) noexcept {
     if (unit_.direction == direction && unit_.layer == layer) unit_chunks_ = 0;
@@ -100,6 +102,9 @@ class RequestStream : public Stream {
     return queue_.priority_of(layers_.blocks[block].layer);
   }
   bool uses(std::uint16_t) const noexcept override { return true; }
+  // Another appliance has a place for this worker: of what was sent to the one before nothing more
+  // comes.
+  virtual void make_flows(std::uint16_t shards);
 
   // ---- the queue's side ----
   // The pool has handed out the block. Returns the chunks that packets are to be written for.

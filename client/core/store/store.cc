@@ -12,9 +12,13 @@ Store::Store(const SessionOptions& options, const Layout& layout, Link& link)
       layout_(layout),
       bound_(options.store->bound),
       layers_(layout),
+      link_(link),
+      kept_(options.restart_timeout_ns != 0
+                ? std::make_unique<KeptLayers>(layout, options.world_size)
+                : nullptr),
       queue_(options, layers_, link),
-      pushes_(layout, layers_, queue_, link),
-      pulls_(layout, layers_, queue_, pushes_, link) {
+      pushes_(layout, layers_, queue_, kept_.get(), link),
+      pulls_(layout, layers_, queue_, pushes_, kept_.get(), link) {
   forward_order_.reserve(layers_.count());
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "client/core/calls/layout.h"
 #include "client/core/calls/types.h"
 #include "client/core/link/link.h"
+#include "client/core/store/kept.h"
 #include "client/core/store/pull_stream.h"
 #include "client/core/store/push_stream.h"
 
@@ -21,6 +23,16 @@ class Store {
  public:
   // `layout` is one in blocks.
   Store(const SessionOptions& options, const Layout& layout, Link& link);
+
+  // ---- an appliance that is lost and comes back: store_resume.cc ----
+  // It has a place for this worker, whose requests wait. Anew: as it had none before.
+  void change_appliance(const wire::Accept& accept, bool anew);
+  // What this worker has, on its way.
+  std::unique_ptr<Stream> give(TimeNs now);
+  // All have given theirs: requests that were under way begin again.
+  void go_on(TimeNs now);
+  // What of the store is lost, for its user; empty: nothing.
+  std::string describe_loss() const;
 
   PushStream& pushes() noexcept { return pushes_; }
   PullStream& pulls() noexcept { return pulls_; }
@@ -73,6 +85,8 @@ class Store {
   const Layout& layout_;
   const Step bound_;
   Layers layers_;
+  Link& link_;
+  std::unique_ptr<KeptLayers> kept_;  // null: the session does not survive
   RequestQueue queue_;
   PushStream pushes_;
   PullStream pulls_;

@@ -323,10 +323,11 @@ typedef struct sluice_timeout_options {
   uint32_t silence_ms;      /* for a sign of life of the joined appliance; default 4000 */
   uint32_t stall_report_ms; /* without progress until on_stall is called; default 5000 */
   /* For an appliance that is lost to come back, and for all ranks to join it; default 60000. Then
-   * a job over udp:// (no store) goes on with the step or the operations that it was in, with the
-   * same bits, and calls only wait. 0: it ends as silence_ms says, as stores do. Above 0 the
-   * process keeps the newest results: as many bytes as all gradients as they travel, and a copy of
-   * each result as it comes. May differ from rank to rank; with 0 on one rank the job ends. */
+   * a job over udp:// goes on with the step or the operations that it was in, with the same bits,
+   * and calls only wait; a store with the newest values that a rank has read, and each push counts
+   * once. 0: it ends as silence_ms says. Above 0 the process keeps the newest results: as many
+   * bytes as all gradients as they travel, and a copy of each result as it comes; of a store the
+   * newest values and pushes. May differ from rank to rank; with 0 on one rank the job ends. */
   uint32_t restart_ms;
 } sluice_timeout_options;
 

@@ -38,6 +38,7 @@ inline JobPlan plan_of_steps() {
 struct Deaths {
   std::vector<std::uint32_t> after;  // datagrams since all have started, or since it was back
   DurationNs down_ns = kDown;
+  bool in_steps = false;  // none once all have ended their last step, and may leave
 };
 
 // Kills the first appliance of `world` so often, and starts it again.
@@ -53,7 +54,8 @@ struct Killer {
     world.set_filter([this](Passing& passing) {
       if (passing.box != 0) return;
       passing.drop = !up && passing.direction == Direction::kToWorker;
-      if (seen == deaths.after.size() || !up || !started() || ++passed <= deaths.after[seen])
+      if (seen == deaths.after.size() || !up || !started() || (deaths.in_steps && are_over()) ||
+          ++passed <= deaths.after[seen])
         return;
       passed = 0;
       up = false;
@@ -63,6 +65,12 @@ struct Killer {
         up = true;
       });
     });
+  }
+  bool are_over() {
+    const JobPlan& plan = world.plan(run);
+    for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank)
+      if (world.worker(run, rank).steps_done() < plan.ranks[rank].last_step) return false;
+    return true;
   }
   bool started() {
     for (std::uint16_t rank = 0; rank < world.plan(run).world_size(); ++rank)

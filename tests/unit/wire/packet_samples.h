@@ -96,7 +96,9 @@ inline Values values() {
           .own = 8,
           .at_clock = 3,
           .waiting = 2,
-          .elem_count = 2};
+          .elem_count = 2,
+          .version = 9,
+          .mask_words = 1};
 }
 
 inline Answer answer() {

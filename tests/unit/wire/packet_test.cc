@@ -60,7 +60,9 @@ std::vector<Buffer> every_type() {
           make(Feedback{}),
           make(push(), {}, kEightBytes),
           make(Pull{.chunks = 1}),
-          make(values(), {}, kEightBytes),
+          make(values(), {1}, kEightBytes),
+          make(Copies{.block_chunks = 2}, {}, kEightBytes),
+          make(Copy{.version = 2, .elem_count = 2, .mask_words = 1}, {1}, kEightBytes),
           make(answer(), {1}, Buffer(2 * sizeof(MissingAge)))};
 }
 
@@ -155,7 +157,9 @@ const Buffer kMakeGroup = make(MakeGroup{.mask_words = 1, .name_bytes = 2}, {3})
 const Buffer kAnswer = make(answer(), {1}, Buffer(2 * sizeof(MissingAge)));
 const Buffer kPush = make(push(), {}, kEightBytes);
 const Buffer kPull = make(Pull{.chunks = 1});
-const Buffer kValues = make(values(), {}, kEightBytes);
+const Buffer kValues = make(values(), {1}, kEightBytes);
+const Buffer kCopies = make(Copies{.block_chunks = 2}, {}, kEightBytes);
+const Buffer kCopy = make(Copy{.version = 2, .elem_count = 2, .mask_words = 1}, {1}, kEightBytes);
 const Buffer kJoin = make(join());
 const Buffer kPrintedJoin = make(printed_join(2, 5), {}, kEightBytes);
 StoreOptions store_of(UpdateOptions update) { return {.update = update}; }
@@ -269,6 +273,21 @@ INSTANTIATE_TEST_SUITE_P(
         Spoilt{"pull_own", kPull, set(&Pull::own, kLastStep), "bad_field"},
         Spoilt{"values_nothing", kValues, set(&wire::Values::elem_count, std::uint16_t{0}),
                "bad_length"},
+        Spoilt{"values_mask", kValues, set(&wire::Values::mask_words, std::uint8_t{17}),
+               "bad_length"},
+        Spoilt{"values_reserved", kValues, set(&wire::Values::reserved, std::uint8_t{1}),
+               "bad_field"},
+        Spoilt{"copies_of_no_chunk", kCopies, set(&Copies::block_chunks, std::uint8_t{0}),
+               "bad_field"},
+        Spoilt{"copies_of_65_chunks", kCopies, set(&Copies::block_chunks, std::uint8_t{65}),
+               "bad_field"},
+        Spoilt{"copies_shape", kCopies, set(&Copies::block_chunks, std::uint8_t{1}), "bad_length"},
+        Spoilt{"copies_pushed", kCopies, set(&Copies::pushed, UINT32_MAX), "bad_field"},
+        Spoilt{"copies_base", kCopies, set(&Copies::base, UINT64_MAX), "bad_field"},
+        Spoilt{"copy_nothing", kCopy, set(&Copy::elem_count, std::uint16_t{0}), "bad_length"},
+        Spoilt{"copy_version", kCopy, set(&Copy::version, std::uint64_t{0}), "bad_field"},
+        Spoilt{"copy_clock", kCopy, set(&Copy::clock, UINT32_MAX), "bad_field"},
+        Spoilt{"copy_mask", kCopy, set(&Copy::mask_words, std::uint8_t{17}), "bad_length"},
         Spoilt{"values_flags", kValues, flag<wire::Values>(kFlagReport), "bad_field"},
         Spoilt{"join_prune_rule", kJoin, set(&Join::prune, PruneOptions{.rule = PruneRule{6}}),
                "bad_field"},

@@ -115,7 +115,7 @@ TEST(RoundTrip, PushPullAndValuesOfAStore) {
   const auto pulled = round_trip<Pull>(bytes, packet);
   EXPECT_EQ(std::uint64_t{pulled.chunks}, 5u);
   EXPECT_EQ(std::uint32_t{pulled.own}, 9u);
-  bytes = make(values(), {}, kEightBytes);
+  bytes = make(values(), {1}, kEightBytes);
   const auto answered = round_trip<Values>(bytes, packet);
   EXPECT_EQ(std::uint32_t{answered.clock}, 7u);
   EXPECT_EQ(std::uint16_t{answered.waiting}, 2u);
