@@ -236,11 +236,14 @@ void draw_standby(Random& random, SwarmOptions& options) {
 // Where another kind of job, or a fault that ends one, is drawn, there is none.
 void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
   Random random(mix(seed, 0x4E57A4));
-  const bool sums =
-      std::ranges::none_of(options.jobs, [](const SwarmJob& job) { return job.plan.is_store(); });
+  const bool store =
+      std::ranges::any_of(options.jobs, [](const SwarmJob& job) { return job.plan.is_store(); });
+  // What a lost rank of a store had pushed is lost with the appliance, if nobody has read it.
+  const bool loses_of_store = std::ranges::any_of(
+      options.jobs, [](const SwarmJob& job) { return job.plan.is_store() && !job.losses.empty(); });
   const bool late = std::ranges::any_of(
       options.jobs, [](const SwarmJob& job) { return job.plan.tolerates_stragglers(); });
-  if (!sums || !random.one_in(3)) return;
+  if (loses_of_store || !random.one_in(3)) return;
   options.misfits.clear();  // a twin or another run would be the first at the next appliance
   for (SwarmJob& job : options.jobs) {
     job.fatality = Fatality::kNone;
@@ -267,7 +270,7 @@ void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
     options.restarts.push_back(restart);
   }
   Random second(mix(seed, 0x57A4DB));
-  if (!late && second.one_in(2)) draw_standby(second, options);
+  if (!late && !store && second.one_in(2)) draw_standby(second, options);
 }
 
 DurationNs SwarmOptions::restart_ns() const {

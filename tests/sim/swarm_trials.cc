@@ -10,6 +10,13 @@ constexpr DurationNs kLookAgain = 50 * kMillisecond;
 constexpr TimeNs kNeverStarts = 3600 * kSecond;
 constexpr TimeNs kGiveUpAt = 20 * kSecond;  // a job that has not started by then has no misfit
 
+bool all_steps_are_done(World& world, RunIndex run) {
+  const JobPlan& plan = world.plan(run);
+  for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank)
+    if (world.worker(run, rank).steps_done() < plan.ranks[rank].last_step) return false;
+  return true;
+}
+
 }  // namespace
 
 Trials::Trials(World& world, const SwarmOptions& options, std::vector<RunIndex> runs)
@@ -54,6 +61,9 @@ void Trials::schedule_restart(std::size_t index) {
     for (std::uint16_t rank = 0; rank < world_.plan(run).world_size(); ++rank)
       if (!world_.worker(run, rank).started())
         return world_.at(world_.now() + kLookAgain, [this, index] { schedule_restart(index); });
+  // A rank of a store that leaves takes along what nobody else has read.
+  for (const RunIndex run : runs_)
+    if (world_.plan(run).is_store() && all_steps_are_done(world_, run)) return;
   const Restart& restart = options_.restarts[index];
   if (restart.drains) world_.appliance(restart.box).drain(world_.now());
   const TimeNs stop_at = world_.now() + (restart.drains ? kDrained : 0);
