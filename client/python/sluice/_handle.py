@@ -77,6 +77,27 @@ def _interruptible(call, cancelled, on_slice=lambda waited_s: None):
     return value
 
 
+class _Reports:
+    """What the library reports by itself. Of a job with tensors stalls are left out once it is
+    joined, `pointer`: whoever waits asks what is missing, of a step."""
+
+    def __init__(self, library):
+        self._library = library
+        self._restarts = 0
+        self.pointer = None
+
+    def log(self, _user, text):
+        if self.pointer is None or self._has_restarted():
+            _log.warning("%s", text.decode("utf-8", "replace"))
+
+    def _has_restarted(self):
+        """Its appliance was lost and is back, since the last report."""
+        counters = read_counters(
+            lambda found: self._library.sluice_get_counters(self.pointer, found))
+        before, self._restarts = self._restarts, counters["appliance_restarts"]
+        return self._restarts > before
+
+
 class Handle:
     """A joined job in the C library. Any thread may call any method."""
 
@@ -94,12 +115,11 @@ class Handle:
             lambda _user: int(None in cancelled or threading.get_ident() in cancelled
                               or threading.get_ident() in ending_threads))
         options.callbacks.interrupted = self._interrupted
-        joining = [True]  # later whoever waits asks what is missing, of a step
-        stalled = options.callbacks.on_stall = _abi.StallFn(
-            lambda _user, text: joining and _log.warning("%s", text.decode("utf-8", "replace")))
+        reports = _Reports(library)
+        stalled = options.callbacks.on_stall = _abi.StallFn(reports.log)
         self._pointer = self._join(options, tensors)
         if tensors is not None:
-            joining.clear()
+            reports.pointer = self._pointer
         self._finalizer = weakref.finalize(
             self, _close, library, self._pointer, stats_file, (alive, self._interrupted, stalled))
 
