@@ -55,7 +55,8 @@ def main():
                                            for p in model.parameters())).hexdigest(),
             "loss": loss, "iterations": own,
             "retransmissions": stats["retransmissions"], "probes": stats["probes"],
-            "kept": stale.store.kept, "suspended_ns": stats["suspended_ns"]}))
+            "kept": stale.store.kept, "suspended_ns": stats["suspended_ns"],
+            "restarts": stats["appliance_restarts"]}))
 
 
 if __name__ == "__main__":

@@ -93,6 +93,45 @@ def test_training_over_links_that_lose_packets(bound, where):
     assert sum(report["retransmissions"] for report in reports) > 0
 
 
+def await_clock(lab, clock):
+    deadline = time.monotonic() + 300
+    while metric(lab.scrape(), "sluice_job_least_clock") <= clock:
+        assert time.monotonic() < deadline, log_of(lab)
+        time.sleep(0.05)
+
+
+def kill_twice(lab, box, training):
+    """With -9, in the middle. The last of the boxes."""
+    for clock in (10, 30):
+        await_clock(lab, clock)
+        os.killpg(box.pid, signal.SIGKILL)
+        box.wait()
+        box = lab.start_appliance(BUILD)
+    return [training.report(rank) for rank in range(RANKS)]
+
+
+def test_a_training_goes_on_when_the_box_is_killed_with_the_same_bits_at_bound_0():
+    with Lab(hosts=RANKS) as lab:
+        box = lab.start_appliance(BUILD)
+        undisturbed = Training(lab, "undisturbed", 0, "worker", 60)
+        expected = [undisturbed.report(rank)["sha"] for rank in range(RANKS)]
+        reports = kill_twice(lab, box, Training(lab, "killed", 0, "worker", 60, seconds=0.02))
+    assert [report["sha"] for report in reports] == expected
+    assert all(report["restarts"] == 2 for report in reports), reports
+
+
+def test_a_training_within_a_bound_goes_on_when_the_box_is_killed():
+    with Lab(hosts=RANKS) as lab:
+        box = lab.start_appliance(BUILD)
+        training = Training(lab, "bound", 3, "worker", 60, seconds=0.02)
+        reports = kill_twice(lab, box, training)
+        told = training.logs[0].read_text()
+    assert len({report["sha"] for report in reports}) == 1
+    assert all(report["loss"] < 1.2 and report["restarts"] == 2 for report in reports), reports
+    assert all(report["iterations"] == list(range(60)) for report in reports)
+    assert "the store goes on" in told, told
+
+
 def test_a_worker_that_is_killed_holds_nobody_up_and_comes_back():
     with Lab(hosts=RANKS) as lab:
         lab.start_appliance(BUILD, lab.config(fault={"rx_drop": 0.01, "seed": 3}))
