@@ -226,11 +226,21 @@ void draw_standby(Random& random, SwarmOptions& options) {
   }
   std::uint64_t workers = 0;
   for (const SwarmJob& job : options.jobs) workers += job.plan.world_size();
-  for (std::uint64_t i = random.below(4); i > 0; --i)
-    options.cuts.push_back({.worker = static_cast<std::uint32_t>(random.below(workers)),
-                            .box = random.below(2),
-                            .at = random.between(0, options.faults_stop_at),
-                            .duration_ns = random.between(0, 3 * kSecond)});
+  // A rank that no appliance hears for member_timeout ends its job.
+  const DurationNs most_ns =
+      options.world.appliance.jobs.member_timeout_ns - 2 * kKeepaliveInterval;
+  for (std::uint64_t i = random.below(4); i > 0; --i) {
+    const Cut cut{.worker = static_cast<std::uint32_t>(random.below(workers)),
+                  .box = random.below(2),
+                  .at = random.between(0, options.faults_stop_at),
+                  .duration_ns = random.between(0, 3 * kSecond)};
+    DurationNs silent_ns = cut.duration_ns;
+    for (const SwarmFault& fault : options.faults)
+      if (fault.worker == cut.worker) silent_ns += fault.duration_ns;
+    for (const Cut& other : options.cuts)
+      if (other.worker == cut.worker) silent_ns += other.duration_ns;
+    if (silent_ns <= most_ns) options.cuts.push_back(cut);
+  }
 }
 
 // Where another kind of job, or a fault that ends one, is drawn, there is none.
