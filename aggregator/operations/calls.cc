@@ -81,11 +81,12 @@ void Calls::set_broken(const Fate& why) noexcept {
   if (broken_.open()) broken_ = why;
 }
 
-void Calls::hear(std::size_t place, std::uint64_t number, OutcomeCode code,
-                 std::uint16_t rank) noexcept {
+void Calls::hear(std::size_t place, std::uint64_t number, const wire::Description& what,
+                 OutcomeCode code, std::uint16_t rank) noexcept {
   Operation* const operation = find(number);
   if (code == OutcomeCode::kOpen || operation == nullptr || number >= told_to_[place]) return;
   if (code == OutcomeCode::kCompleted) {
+    if (operation->what != what) return;
     set_bit(heard_of(number), Rank{static_cast<std::uint16_t>(place)});
     if (!operation->open() || operation->heard != OutcomeCode::kOpen) return;
     operation->code = operation->heard = code;

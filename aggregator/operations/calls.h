@@ -59,8 +59,9 @@ class Calls {
   // is not noted. kCollectiveMismatch: it differs from what is fixed, and the group is broken.
   Verdict call(std::size_t place, std::uint64_t number, const wire::Description& what) noexcept;
   // The member has heard at the appliance before what became of an operation that it has called.
-  void hear(std::size_t place, std::uint64_t number, wire::OutcomeCode code,
-            std::uint16_t rank) noexcept;
+  // Complete is what it has called, which another member's call of the number may not be.
+  void hear(std::size_t place, std::uint64_t number, const wire::Description& what,
+            wire::OutcomeCode code, std::uint16_t rank) noexcept;
   // The nearest to what the group is at.
   std::uint64_t number_of(std::uint32_t number) const noexcept {
     return wire::unwrap(number, called_by_all_);

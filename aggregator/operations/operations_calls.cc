@@ -18,8 +18,7 @@ Verdict OperationShard::call(Rank rank, const wire::Call& body) noexcept {
     return Verdict::kBadField;
   const std::uint64_t number = group.calls.number_of(what.number);
   const Verdict verdict = group.calls.call(sender.place, number, what);
-  if (verdict != Verdict::kCollectiveMismatch)
-    group.calls.hear(sender.place, number, body.heard, body.heard_rank);
+  group.calls.hear(sender.place, number, what, body.heard, body.heard_rank);
   want_slots(group, sender.id, first_slots(spec_.shard_count));
   Calls::Operation* const operation = group.calls.find(number);
   if (body.request == wire::CallRequest::kCancel && operation != nullptr &&

@@ -89,6 +89,30 @@ TEST(GroupRestarts, ABroadcastGoesOnAtEveryPacket) {
   EXPECT_GT(kill_at_each_packet(options), 30u);
 }
 
+// Rank 0 calls for the first time, and something else, and the new appliance hears it first. What
+// the others have heard is complete is not what rank 0 waits for.
+TEST(GroupRestarts, WhatIsCompleteForSomeIsNotSoForAMemberThatCallsSomethingElse) {
+  GroupWorldOptions options = world_of({group_of({0, 1, 2}, {broadcast(157, 2)})});
+  options.paces[0].start_ns = kDown + 100 * kMillisecond;
+  options.disagreement = GroupWorldOptions::Disagreement{.rank = Rank{0}, .number = 0};
+  std::uint32_t completed = 0;
+  for (std::uint64_t after = 0; after < 20; ++after) {
+    options.restarts = {{.after_packets = after, .down_ns = kDown}};
+    GroupWorld world(options);
+    bool called = false;
+    world.drop = [&](const wire::Packet& packet, bool) {
+      if (packet.type() != wire::PacketType::kCall || world.restarts() == 0) return false;
+      called |= packet.common().rank == 0;
+      return !called;
+    };
+    EXPECT_TRUE(world.run(kEnd)) << "killed after " << after << " packets\n" << world.unfinished();
+    EXPECT_EQ(world.violations(), "");
+    EXPECT_EQ(world.told(Rank{0}, 0, 0)->code, StatusCode::kInvalidArgument);
+    completed += world.told(Rank{1}, 0, 0)->code == StatusCode::kOk;
+  }
+  EXPECT_GT(completed, 0u);
+}
+
 TEST(GroupRestarts, AReduceAndABarrierGoOnAtEveryPacket) {
   const PlannedOperation barrier{.kind = kBarrier};
   EXPECT_GT(kill_at_each_packet(world_of(
