@@ -19,10 +19,21 @@ RankDecision refuse_taken(std::string why) {
 // that has not heard of it, lacks nothing.
 bool has_gone_on(Step step, std::uint32_t calls) noexcept { return step > 1 || calls != 0; }
 
+// With k < n two processes of one rank come from an appliance that is lost, where one of them had
+// taken the other's place. That one knows of newer exchanges, or is in a later step.
+bool came_later(const wire::Join& join, const MemberEntry& holder) noexcept {
+  if (join.was_member == 0 || !holder.was_member) return false;
+  return join.exchange_over != holder.exchange_over ? join.exchange_over > holder.exchange_over
+                                                    : join.resume_step > holder.resume_step;
+}
+
 // The holder of the rank spoke a moment ago.
 RankDecision decide_held(const JoinRequest& request, const JobEntry& entry, DurationNs silent_ns) {
   const MemberEntry& member = entry.member(request.rank);
   CHECK(member.is(MemberPhase::kJoined) && silent_ns <= kTakeoverSilence);
+  if (entry.forming() && entry.spec.policy.tolerates_stragglers() &&
+      came_later(request.join, member))
+    return {.kind = Kind::kTake, .refusal = {}};
   // Nobody could take over the state of the last live member: only its silence ends it.
   if (entry.goes_on() && entry.live_count() > 1 && !member.liveness.was_cleared(request.now))
     return {.kind = Kind::kAskHolder, .refusal = {}};

@@ -160,6 +160,10 @@ bool Losses::excused(const Worker& worker) const {
   if (away && worker.failure().message().find("went on without it") != std::string::npos)
     return true;
   if (loss->kind == LossKind::kCutOff) return worker.failure().code() == StatusCode::kUnreachable;
+  // The frozen process was first at an appliance that has come back, and the job goes on with it.
+  if (away && worker.started() &&
+      worker.failure().message().find("is held by") != std::string::npos)
+    return true;
   return loss->kind == LossKind::kFrozen && !loss->returns &&
          &world_.worker(run_, worker.identity.rank) != &worker;
 }

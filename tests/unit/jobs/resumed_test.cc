@@ -125,6 +125,24 @@ TEST_F(Resumed, OnlyRanksOfTheNewestExchangeThatIsOverGive) {
   EXPECT_EQ(keepalive(away).body<wire::Status>().needs_state, 1u);
 }
 
+// One of them was frozen, the other has taken its place at the appliance that is lost.
+TEST_F(Resumed, OfTwoProcessesOfARankTheOneThatCameLaterGetsIt) {
+  Worker frozen = late_member(0, 42), other = late_member(0, 42);
+  other.nonce = frozen.nonce + 1;
+  ASSERT_TRUE(join(frozen).is(PacketType::kAccept));
+  EXPECT_TRUE(join(other).is(PacketType::kRefuse)) << "nothing tells them apart";
+  other.join.resume_step = 43;
+  ASSERT_TRUE(join(other).is(PacketType::kAccept));
+  frozen.join.exchange_over = 6;
+  const Answered refused = join(frozen);
+  ASSERT_TRUE(refused.is(PacketType::kRefuse));
+  EXPECT_THAT(refused.text(), HasSubstr("was taken over"));
+  Worker last = late_member(0, 1);
+  last.nonce = other.nonce + 1;
+  last.join.exchange_over = 7;
+  EXPECT_TRUE(join(last).is(PacketType::kAccept));
+}
+
 TEST_F(Resumed, AJobWithStragglersWaitsForARankAsLongAsForAMember) {
   Worker first = late_member(0, 42), second = late_member(1, 42);
   join(first);
