@@ -168,9 +168,15 @@ Groups::Answer Groups::resume(Rank rank, std::string_view name, const MemberMask
     known->positions[rank.value].reset();  // it has left it since
   }
   go_on();
-  if (Entry* const made = find(name); made != nullptr)
-    return {.group = made->group.get(), .refusal = {}};
-  return {.group = nullptr, .refusal = known->refusal};
+  const Entry* const made = find(name);
+  if (made == nullptr) return {.group = nullptr, .refusal = known->refusal};
+  // Its floor is below what the others know: it could not go on.
+  if (!made->present.test(rank))
+    return {.refusal = refuse(text(
+                "job '%s', group '%s': rank %u was lost to it at an appliance before this one, or "
+                "has left it: make a group of another name",
+                entry_.name.c_str(), printable(name).c_str(), unsigned{rank.value}))};
+  return {.group = made->group.get(), .refusal = {}};
 }
 
 // Once all members have said where they are. A member that has joined and has not told of the group

@@ -60,7 +60,8 @@ TEST_F(GroupsResumed, AMemberThatWasLostBeforeBreaksItsGroups) {
   start({1, 1, 1});
   tell(0, "all", 0b111, at(90, 80));
   tell(1, "all", 0b111, at(85, 80));
-  const Answered answered = tell(2, "all", 0b111, at(20, 10));
+  EXPECT_THAT(refused(tell(2, "all", 0b111, at(20, 10))), HasSubstr("rank 2 was lost to it"));
+  const Answered answered = tell(0, "all", 0b111, at(90, 80));
   EXPECT_EQ(std::uint64_t{answered.body<wire::GroupMade>().floors[0]}, 85u);
   EXPECT_THAT(refused(ask(workers[0], "all", 0b111)), HasSubstr("rank 2 of it has left"));
 }
