@@ -110,15 +110,16 @@ SessionOptions options_of(const JoinRequest& request) {
   return options;
 }
 
-// With a standby its members must agree where the job is, which only those of a synchronous job do
-// without a vote: no step of it is completed anywhere without each of them.
+// With a standby its members must agree where the job is, which only those of a synchronous job, or
+// of groups whose operations need all, do without a vote: nothing is completed anywhere without
+// each of them.
 Status check_standby(const SessionOptions& options) {
   if (options.addresses.size() < 2) return {};
   std::string why;
   if (options.store)
     why = "a parameter store";
-  else if (options.operations)
-    why = "a job of operations";
+  else if (asks_any_rank(options))
+    why = "an elastic job";
   else if (options.has_policy && options.policy.tolerates_stragglers())
     why = "a job with k < n";
   if (!why.empty())

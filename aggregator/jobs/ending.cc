@@ -58,11 +58,11 @@ std::string describe_early_end(const JobEntry& entry, Rank rank,
 void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why, TimeNs now) {
   MemberEntry& member = entry_.member(rank);
   CHECK(!member.has_left() && !member.is(MemberPhase::kFree));
-  const bool abnormal =
-      leave.reason == wire::LeaveReason::kAbnormal ||
-      (leave.reason == wire::LeaveReason::kMoved && entry_.goes_on());  // no such job moves
+  const bool moved = leave.reason == wire::LeaveReason::kMoved;
+  const bool abnormal = leave.reason == wire::LeaveReason::kAbnormal || (moved && !entry_.moves());
   const DurationNs silent_ns = now - entry_.last_heard_ns(rank, context_.clock);
   member.left_ns = now;
+  member.moved = moved;
   if (leave.reason == wire::LeaveReason::kAborted && !entry_.ended()) {
     member.change_to(MemberPhase::kAborted);
     if (entry_.job != nullptr)
@@ -88,11 +88,10 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
   member.change_to(MemberPhase::kLeft);
   if (entry_.job != nullptr) entry_.shared(rank).reachable.store(false, std::memory_order_release);
 
-  // Nobody ends its part: the others follow, and no step is completed here without this rank.
-  const bool moved = leave.reason == wire::LeaveReason::kMoved;
   if (entry_.is_store() && entry_.exchanging())
     return fail(wire::NoticeCode::kMoved, rank, describe_loss(entry_, rank, "left", silent_ns),
                 now);
+  // Nobody ends its part: the others follow, and nothing that needs this rank is completed here.
   if (moved && entry_.drain == wire::Drain::kAsked) drain(wire::Drain::kBegun);
   if (entry_.running() && !moved) {
     if (abnormal) {

@@ -87,6 +87,7 @@ struct MemberEntry {
   MemberPaths paths;
   Liveness liveness;
   TimeNs left_ns = 0;
+  bool moved = false;  // kLeft: to another appliance
   // kLeft, in a synchronous job: the gradient step that it has not contributed to and that nobody
   // else must begin. 0: uneven ends are meant.
   Step missing_from = 0;
@@ -256,12 +257,19 @@ struct JobEntry {
     return one.is(MemberPhase::kJoined) && one.resume_step != 0 &&
            (one.exchange_over == newest || one.exchange_entered == newest);
   }
+  // Of operations: the job has run here before with the epoch that it has now, so with all ranks.
+  // Else the others may still be where it was before, and go on there.
+  bool has_run_here() const noexcept {
+    return epoch == 0 || std::ranges::any_of(members, [this](const MemberEntry& one) {
+             return one.is(MemberPhase::kJoined) && one.exchange_entered == epoch + 1;
+           });
+  }
   // It goes on without ranks that have not come back, after members that waited for them since
   // `since` or before. One that is alone may be a rank without which the others went on, and ended;
   // of operations its groups are broken then.
   bool resumes_without(TimeNs since) const noexcept {
     if (resuming_ns == 0 || std::max(resuming_ns, held_since_ns) > since) return false;
-    if (is_operations()) return true;
+    if (is_operations()) return has_run_here();
     return exchanges() && resumed().step != 0 && count(MemberPhase::kJoined) >= 2;
   }
   // The memory is on its way back to the system.
@@ -293,6 +301,9 @@ struct JobEntry {
   bool may_yield(TimeNs now) const noexcept;
   // A store that has outlived all of its workers.
   bool is_kept() const noexcept { return running() && is_store() && live_count() == 0; }
+  // Its members may go to another appliance, all together: nothing is completed without each one
+  // that takes part in it.
+  bool moves() const noexcept { return !goes_on() || (is_operations() && !is_elastic()); }
   // A running job of which every step needs every rank that has not ended its part.
   bool is_synchronous() const noexcept { return running() && job != nullptr && !goes_on(); }
   // When the member spoke last. Control and data both count; the shards' clock is the caller's.

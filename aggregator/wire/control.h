@@ -69,7 +69,8 @@ struct [[gnu::packed]] Join {
   std::uint32_t resume_calls = 0;  // collective calls that it has ended
   std::uint16_t resume_k = 0;      // of the newest step of which it has a result; 0: it has none
   // With k < n, exchanges of results at appliances that went on from a lost one; 0: none. The
-  // newest that is over, as far as the process knows, and the newest that it has taken part in.
+  // newest that is over, as far as the process knows, and the newest that it has taken part in. Of
+  // a job of operations the latter is one more than the epoch with which it ran last.
   std::uint64_t exchange_over = 0;
   std::uint64_t exchange_entered = 0;
   // How often this run has moved to another appliance, as far as the process knows.

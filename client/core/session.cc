@@ -282,13 +282,14 @@ void Session::after_join(TimeNs now) {
   become(SessionState::kForming);
   if (!joined.ok()) return fail(std::move(joined), true, now);
   const bool stays =
-      groups_ != nullptr || store_ != nullptr || facts_.policy.tolerates_stragglers();
+      store_ != nullptr || (groups_ == nullptr && facts_.policy.tolerates_stragglers());
   if (standby_.exists() && (restart_timeout_ns() == 0 || stays))
-    return fail({StatusCode::kInvalidArgument,
-                 place() + "only a synchronous job moves to another address, and only with a "
-                           "restart_timeout: members of a job with k < n that lose each other "
-                           "could go on at two places; give one address"},
-                true, now);
+    return fail(
+        {StatusCode::kInvalidArgument,
+         place() + "only a synchronous job, or one of operations, moves to another address, "
+                   "and only with a restart_timeout: members of a job with k < n that lose "
+                   "each other could go on at two places; give one address"},
+        true, now);
   link_.events.push({.kind = Event::Kind::kJoined});
 }
 
@@ -304,6 +305,7 @@ void Session::start(TimeNs now) {
   become(SessionState::kRunning);
   CHECK(link_.joined() && link_.shard_count() != 0);
   const bool is_new = !std::exchange(has_started_, true);
+  if (groups_ != nullptr) exchanges_.entered = std::uint64_t{options_.epoch} + 1;
   // Without having changed: it is new to a synchronous job that was lost in its first step.
   const bool resumes =
       membership_.resume_step() != 0 &&

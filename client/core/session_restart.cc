@@ -278,29 +278,26 @@ std::string Session::describe_silence(TimeNs now) const {
 }
 
 std::string Session::describe_restart(TimeNs now) const {
-  if (groups_ != nullptr)
-    return place() + "the appliance was lost and is back: operations go on " +
-           seconds_text(now - lost_ns_) + " after it was heard last";
-  if (store_ != nullptr)
-    return place() + "the appliance was lost and is back: the store goes on " +
-           seconds_text(now - lost_ns_) +
-           " after it was heard last, with the newest values that its ranks had read" +
-           (membership_.lacks_ranks()
-                ? "; what ranks that are not back (" + membership_.missing_ranks() +
-                      ") had pushed and nobody has read is lost"
-                : "") +
-           store_->describe_loss();
-  const bool observes =
-      facts_.policy.kind != PolicyKind::kSync && facts_.policy.kind != PolicyKind::kFixed;
-  return place() +
-         (standby_.is_settled()
-              ? "the appliance was lost in step " + std::to_string(tensors_.current()) +
-                    " and is back"
-              : "the job has moved here in step " + std::to_string(tensors_.current())) +
-         ": the step goes on " + seconds_text(now - lost_ns_) + " after it was heard last" +
-         (observes ? "; policy " + std::string(name_of(facts_.policy.kind)) +
-                         " keeps its k and observes anew"
-                   : "");
+  const std::string in_step =
+      gradients_ != nullptr ? " in step " + std::to_string(tensors_.current()) : "";
+  std::string text = place() +
+                     (standby_.is_settled() ? "the appliance was lost" : "the job has moved here") +
+                     in_step + (standby_.is_settled() ? " and is back: " : ": ");
+  text += groups_ != nullptr  ? "operations go on "
+          : store_ != nullptr ? "the store goes on "
+                              : "the step goes on ";
+  text += seconds_text(now - lost_ns_) + " after it was heard last";
+  if (store_ != nullptr) {
+    text += ", with the newest values that its ranks had read";
+    if (membership_.lacks_ranks())
+      text += "; what ranks that are not back (" + membership_.missing_ranks() +
+              ") had pushed and nobody has read is lost";
+    text += store_->describe_loss();
+  }
+  const PolicyKind policy = facts_.policy.kind;
+  if (gradients_ != nullptr && policy != PolicyKind::kSync && policy != PolicyKind::kFixed)
+    text += "; policy " + std::string(name_of(policy)) + " keeps its k and observes anew";
+  return text;
 }
 
 }  // namespace sluice::client

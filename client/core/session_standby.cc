@@ -13,7 +13,7 @@ void Session::consider_move(TimeNs now) {
   const bool joining = state_ == SessionState::kJoining;
   const bool forming = state_ == SessionState::kForming;
   if (!joining && !forming && state_ != SessionState::kRunning) return;
-  if (restart_timeout_ns() == 0 || groups_ != nullptr) return;
+  if (restart_timeout_ns() == 0) return;
   Standby::Situation at{.is_new = joining};
   if (joining) {
     at.silent_ns = join_.is_unheard() ? now - join_.started_ns() : 0;
@@ -24,6 +24,9 @@ void Session::consider_move(TimeNs now) {
     at.between_steps = forming || std::ranges::none_of(streams_, &Stream::in_progress);
     if (forming && !moving_ && membership_.lacks_ranks())
       at.incomplete_ns = now - membership_.grown_ns();
+    // Of operations: the next appliance would wait for ranks that are lost, as it cannot know that.
+    at.must_stay = groups_ != nullptr && state_ == SessionState::kRunning &&
+                   (membership_.lacks_ranks() || collectives_.has_call());
   }
   if (std::string text = standby_.take_warning(now); !text.empty())
     link_.events.push({.kind = Event::Kind::kStalled,

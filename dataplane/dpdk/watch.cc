@@ -47,6 +47,14 @@ std::string describe(const agg::JobView& view, const std::string& awaited) {
   return name;
 }
 
+// Its members neither move nor wait for the next one.
+bool needs_this_process(const agg::Job* job) {
+  if (job == nullptr) return false;
+  const agg::JobSpec& spec = job->spec;
+  if (spec.operations) return spec.operations->elastic;
+  return spec.store || spec.policy.tolerates_stragglers();
+}
+
 }  // namespace
 
 bool Control::LogLimit::allow(TimeNs now, int per_second) noexcept {
@@ -162,8 +170,8 @@ void Control::watch_jobs(TimeNs now) {
   announced_.swap(seen);
 }
 
-// A synchronous job that has not moved by now has no other appliance, or does not reach it. It
-// waits for the next process here, as after SIGTERM.
+// A job that could move and has not by now has no other appliance, or does not reach it, or has
+// lost a rank of a group. It waits for the next process here, as after SIGTERM.
 void Control::watch_drain(TimeNs now) {
   if (drained_told_ns_ == 0) {
     jobs_.drain(now);
@@ -173,9 +181,7 @@ void Control::watch_drain(TimeNs now) {
   bool waits = false;
   for (const agg::JobView& view : jobs_.views()) {
     if (view.state == wire::JobState::kEnded || view.joined_count == 0) continue;
-    const bool synchronous = view.job == nullptr || (!view.job->spec.store &&
-                                                     !view.job->spec.policy.tolerates_stragglers());
-    waits |= !synchronous || now - drain_since_ns_ < kDrainGrace;
+    waits |= needs_this_process(view.job) || now - drain_since_ns_ < kDrainGrace;
     stays += text("%s%u of %u workers of job \"%s\"", stays.empty() ? "" : ", ", view.joined_count,
                   view.world_size, std::string(view.name).c_str());
   }

@@ -72,8 +72,8 @@ struct JobPlan {
   bool move_buffers = false;  // fresh memory for every submission, as after a bucket rebuild
   bool flush_last = false;    // the last step of a rank carries its whole residual
   bool zero_weights = false;  // the last rank contributes with weight 0
-  // Of a store: ranks may be lost. Any rank may then be asked for the initial values, so each gives
-  // them.
+  // Of a store, or of operations: ranks may be lost. Of a store any rank may then be asked for the
+  // initial values, so each gives them.
   bool loses_ranks = false;
   bool check_values = true;                 // false: the test submits its own numbers
   std::uint32_t state_bytes = 500;          // of a replica, for a resync: at least 8
@@ -89,6 +89,7 @@ struct JobPlan {
     return session.has_policy && session.policy.tolerates_stragglers();
   }
   bool is_store() const { return session.store.has_value(); }
+  bool is_operations() const { return session.operations; }
   bool requeues() const {
     return tolerates_stragglers() && session.policy.late == LateMode::kRequeue;
   }

@@ -7,7 +7,8 @@
 //
 // It can be killed, paused like SIGSTOP, and resumed; another Worker may take its rank later. The
 // world owns it and calls it from its events. worker.cc: the process; worker_app.cc: the
-// application; worker_checks.cc: its checks; store_loop.h: the application of a parameter store.
+// application; worker_checks.cc: its checks; store_loop.h: the application of a parameter store;
+// group_loop.h: that of a job of operations.
 #pragma once
 
 #include <deque>
@@ -19,6 +20,7 @@
 #include "client/core/session.h"
 #include "tests/sim/far.h"
 #include "tests/sim/frame_pool.h"
+#include "tests/sim/group_loop.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/plan.h"
 #include "tests/sim/store_loop.h"
@@ -130,7 +132,7 @@ class Worker {
   bool poll_events(TimeNs now);
   void on_event(const client::Event& event, TimeNs now);
   bool advance(TimeNs now);
-  bool advance_store(TimeNs now);
+  bool advance_loop(TimeNs now);
   bool begin_next(TimeNs now);
   bool begin_catching_up(TimeNs now);
   bool begin_resync(TimeNs now);
@@ -207,7 +209,8 @@ class Worker {
   std::vector<std::uint8_t> buffer_;
   mutable FarSide far_;  // mutable: a question may let it take memory back
   bool flushes_ = false;
-  std::unique_ptr<StoreLoop> store_;  // the application of a store's worker
+  std::unique_ptr<StoreLoop> store_;   // the application of a store's worker
+  std::unique_ptr<GroupLoop> groups_;  // that of a worker of a job of operations
 };
 
 }  // namespace sluice::sim

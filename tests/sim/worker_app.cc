@@ -15,7 +15,7 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
   if (event.kind != Kind::kStalled) progressed_at_ = now;
   switch (event.kind) {
     case Kind::kJoined: break;
-    case Kind::kOperationDone: violation("an operation in a job of another kind"); break;
+    case Kind::kOperationDone: groups_->on_event(event); break;
     case Kind::kTensorLost:  // what was in flight shows in what comes with it
       if (layout.tensor(event.tensor).far) far_.over(event.tensor, nullptr);
       break;
@@ -80,6 +80,10 @@ void Worker::on_started() {
   if (!session_->behind_status().ok())
     next_collective_ = world_.oracle().collective_at(identity.run, session_->collective_step());
   if (!plan.manual) phase_ = Phase::kNext;
+  if (plan.is_operations()) {
+    groups_ = std::make_unique<GroupLoop>(world_, *this);
+    groups_->start(world_.now());
+  }
   if (!plan.is_store()) return;
   store_ = std::make_unique<StoreLoop>(world_, *this);
   store_->start();
@@ -105,19 +109,22 @@ void Worker::on_fell_behind(const client::Event& event) {
   if (phase_ == Phase::kSubmitting || phase_ == Phase::kStep) phase_ = Phase::kNext;
 }
 
-// A worker that has pushed all waits for the others, reads the final parameters, and leaves.
-bool Worker::advance_store(TimeNs now) {
+// A worker of a store that has pushed all waits for the others, reads the final parameters, and
+// leaves.
+bool Worker::advance_loop(TimeNs now) {
   if (failed_ || left_) return false;
-  const bool busy = store_->advance(now);
-  steps_done_ = store_->counted();
-  if (phase_ == Phase::kNext && store_->over()) finish(now);
+  const bool busy = store_ ? store_->advance(now) : groups_->advance(now);
+  steps_done_ = store_ ? store_->counted() : groups_->rounds_done();
+  const bool over = store_ ? store_->over() : groups_->over();
+  if (phase_ == Phase::kNext && over) finish(now);
+  if (!store_) return busy;
   if (!store_->has_read_last() || session_->state() != client::SessionState::kRunning) return busy;
   session_->leave(wire::LeaveReason::kFinished, now);
   return true;
 }
 
 bool Worker::advance(TimeNs now) {
-  if (store_) return advance_store(now);
+  if (store_ || groups_) return advance_loop(now);
   switch (phase_) {
     case Phase::kNext: return begin_next(now);
     case Phase::kSubmitting: return submit_due(now);

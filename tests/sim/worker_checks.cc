@@ -144,7 +144,7 @@ std::string Worker::describe_log() const {
   std::string text;
   for (const LoggedEvent& event : log_) {
     if (event.kind == Kind::kTensorDone || event.kind == Kind::kPushDone ||
-        event.kind == Kind::kPullDone)
+        event.kind == Kind::kPullDone || event.kind == Kind::kOperationDone)
       continue;
     text += plan.name + " rank " + std::to_string(identity.rank.value) + " process " +
             std::to_string(identity.index) + " ms " + std::to_string(event.at / kMillisecond) +

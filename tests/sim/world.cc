@@ -59,7 +59,9 @@ RunIndex World::add_run_on(JobPlan plan, RunIndex same_hosts_as) {
 }
 
 RunIndex World::add_run(JobPlan plan, std::vector<HostIndex> hosts) {
-  auto layout = client::Layout::create(plan.tensors, plan.chunk_bytes, plan.wire);
+  auto layout = plan.is_operations()
+                    ? client::Layout::without_tensors(plan.chunk_bytes)
+                    : client::Layout::create(plan.tensors, plan.chunk_bytes, plan.wire);
   CHECK(layout.ok());
   runs_.push_back(
       std::make_unique<Run>(Run{std::move(plan), std::move(layout).value(), std::move(hosts), {}}));

@@ -40,7 +40,7 @@ std::optional<std::uint32_t> Standby::decide(const Situation& at, TimeNs now) no
   const bool drains = at.drain != wire::Drain::kNone;
   if (!drains) drains_since_ns_ = kNever;
   if (drains && drains_since_ns_ == kNever) drains_since_ns_ = now;
-  if (!exists() || !is_there(now)) return {};
+  if (!exists() || !is_there(now) || at.must_stay) return {};
   const std::uint32_t in_vain = std::min(options_.epoch - settled_epoch_, kMostDoublings);
   bool moves = at.ends || at.silent_ns >= (at.is_new ? kBeginElsewhereAfter : kMoveAfter);
   moves |= at.drain == wire::Drain::kBegun;

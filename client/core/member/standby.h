@@ -44,6 +44,7 @@ class Standby {
     bool ends = false;             // it says that it is shutting down
     wire::Drain drain{};           // it says that it is being drained
     bool between_steps = false;    // nothing of this member is under way
+    bool must_stay = false;        // the job could not go on elsewhere
   };
   // The epoch to go on with; none: the job stays.
   std::optional<std::uint32_t> decide(const Situation& at, TimeNs now) noexcept;

@@ -78,6 +78,16 @@ TEST_F(StandbyAsks, MovesAfterThreeQuartersOfASecondOfSilenceIfSomebodyIsThere) 
   EXPECT_THAT(standby.decide({.ends = true}, now), Optional(1u));
 }
 
+TEST_F(StandbyAsks, AJobThatMustStayFollowsTheOthersAlone) {
+  answer(0);
+  EXPECT_EQ(standby.decide({.silent_ns = 10 * kSecond, .must_stay = true}, now), std::nullopt);
+  EXPECT_EQ(standby.decide({.drain = Drain::kBegun, .between_steps = true, .must_stay = true}, now),
+            std::nullopt);
+  now += kSecond;
+  answer(1);
+  EXPECT_THAT(standby.decide({.must_stay = true}, now), Optional(1u));
+}
+
 TEST_F(StandbyAsks, FollowsAHigherEpochOfItsAddressAlone) {
   answer(2);
   EXPECT_EQ(standby.decide({}, now), std::nullopt) << "that is where the job is";

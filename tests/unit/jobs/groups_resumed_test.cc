@@ -31,6 +31,22 @@ class GroupsResumed : public GroupsOfJob {
     position.group_floors[0] = group_floor;
     return position;
   }
+  // Two of the three ranks join, and wait for longer than limits.member_timeout_s.
+  void await_third(const wire::Join& as) {
+    shards.emplace(kTestShards);
+    for (std::uint16_t rank = 0; rank < 2; ++rank) {
+      workers.push_back(member(rank, 1));
+      workers.back().join.epoch = as.epoch;
+      workers.back().join.exchange_entered = as.exchange_entered;
+      ASSERT_TRUE(join(workers.back()).is(PacketType::kAccept));
+    }
+    EXPECT_FALSE(tell(0, "all", 0b111, at(3)).is(PacketType::kGroupMade)) << "the job forms";
+    const TimeNs due_ns = now + options().member_timeout_ns;
+    while (now < due_ns + kSecond) {
+      for (const Worker& one : workers) keepalive(one);
+      pass(250 * kMillisecond);
+    }
+  }
   Answered tell(std::uint16_t rank, const std::string& name, std::uint64_t ranks,
                 const wire::GroupPosition& position,
                 wire::GroupRequest request = wire::GroupRequest::kMake) {
@@ -82,22 +98,41 @@ TEST_F(GroupsResumed, OtherRanksOfANameAreRefused) {
 }
 
 TEST_F(GroupsResumed, ARankThatDoesNotComeIsLostAfterTheMemberTimeout) {
-  shards.emplace(kTestShards);
-  for (std::uint16_t rank = 0; rank < 2; ++rank) {
-    workers.push_back(member(rank, 1));
-    ASSERT_TRUE(join(workers.back()).is(PacketType::kAccept));
-  }
-  EXPECT_FALSE(tell(0, "all", 0b111, at(3)).is(PacketType::kGroupMade)) << "the job forms";
-  const TimeNs due_ns = now + options().member_timeout_ns;
-  while (now < due_ns + kSecond) {
-    for (const Worker& one : workers) keepalive(one);
-    pass(250 * kMillisecond);
-  }
+  await_third({});
   EXPECT_NE(keepalive(workers[0]).body<wire::Status>().resume_step, 0u);
   tell(0, "all", 0b111, at(3));
   made(tell(1, "all", 0b111, at(3)));
   Worker late = member(2, 1);
   EXPECT_THAT(join(late).text(), HasSubstr("has gone on without rank 2"));
+}
+
+// It may be where the job was before, with others that are not here.
+TEST_F(GroupsResumed, AJobThatHasMovedHereWaitsForAllRanks) {
+  await_third({.epoch = 1});
+  EXPECT_EQ(keepalive(workers[0]).body<wire::Status>().resume_step, 0u) << "it forms";
+  workers.push_back(member(2, 1));
+  workers.back().join.epoch = 1;
+  ASSERT_TRUE(join(workers.back()).is(PacketType::kAccept));
+  EXPECT_NE(keepalive(workers[0]).body<wire::Status>().resume_step, 0u);
+}
+
+TEST_F(GroupsResumed, AJobThatHasRunHereSinceItMovedNeedNotWait) {
+  await_third({.exchange_entered = 2, .epoch = 1});
+  EXPECT_NE(keepalive(workers[0]).body<wire::Status>().resume_step, 0u);
+}
+
+TEST_F(GroupsResumed, AMemberThatMovesBreaksNoGroupAndOneThatEndsIsMissed) {
+  GroupsOfJob::start();
+  const auto all = made(ask(workers[0], "all", 0b111));
+  leave(workers[0], wire::LeaveReason::kMoved);
+  const Answered after = keepalive(workers[1]);
+  ASSERT_TRUE(after.is(PacketType::kStatus));
+  EXPECT_EQ(after.packet.mask_word(0), 0u);
+  EXPECT_EQ(made(ask(workers[1], "all", 0b111)), all);
+  EXPECT_EQ(call(workers[1], all), Verdict::kCall);
+  leave(workers[2]);
+  EXPECT_EQ(keepalive(workers[1]).packet.mask_word(0), 0b100u);
+  EXPECT_THAT(refused(ask(workers[1], "all", 0b111)), HasSubstr("rank 2 of it has left"));
 }
 
 }  // namespace

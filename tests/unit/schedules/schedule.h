@@ -23,16 +23,19 @@ class Schedule : public testing::Test {
     options.appliance.jobs.max_total_memory_bytes = std::size_t{64} << 20;
     options.appliance.jobs.max_job_memory_bytes = std::size_t{32} << 20;
   }
-  ~Schedule() override {
-    if (!world_) return;
-    world_->check_at_end();
-    EXPECT_TRUE(world_->healthy()) << world_->report();
-  }
+  ~Schedule() override { end_world(); }
 
   // Made on first use, so that a test can change the options before.
   World& world() {
     if (!world_) world_ = std::make_unique<World>(options);
     return *world_;
+  }
+  // The next use makes another one.
+  void end_world() {
+    if (!world_) return;
+    world_->check_at_end();
+    EXPECT_TRUE(world_->healthy()) << world_->report();
+    world_.reset();
   }
 
   // Every rank has taken all its steps with the right sums and has left.
