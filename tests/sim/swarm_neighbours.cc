@@ -243,6 +243,30 @@ void draw_standby(Random& random, SwarmOptions& options) {
   }
 }
 
+// A job of operations beside the others, in a third of the seeds in which the appliance restarts.
+void draw_operations(Random& random, SwarmOptions& options) {
+  if (!random.one_in(3)) return;
+  SwarmJob job;
+  JobPlan& plan = job.plan;
+  plan.seed = mix(options.seed, 0x09E5);
+  plan.name = "operations";
+  plan.run_id = 1 + random.below(1'000'000);
+  plan.chunk_bytes = static_cast<std::uint16_t>(64 * pick(random, std::array{1, 2, 4}));
+  plan.ranks.resize(2 + random.below(3));
+  const auto rounds = static_cast<Step>(2 + random.below(20));
+  for (RankPlan& rank : plan.ranks) {
+    rank.start_at = random.between(0, 20 * kMillisecond);
+    rank.last_step = rounds;
+    rank.step_delay_ns = pick(random, std::array{DurationNs{0}, kMillisecond, 40 * kMillisecond});
+    rank.ending = Ending::kTogether;
+  }
+  plan.session.operations = true;
+  plan.session.connect_timeout_ns += options.absent_ns();
+  plan.session.silence_timeout_ns += options.absent_ns();
+  plan.session.restart_timeout_ns = 30 * kSecond;
+  options.jobs.push_back(std::move(job));
+}
+
 // Where another kind of job, or a fault that ends one, is drawn, there is none.
 void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
   Random random(mix(seed, 0x4E57A4));
@@ -279,6 +303,8 @@ void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
     restart.down_ns = random.between(0, 2 * kSecond);
     options.restarts.push_back(restart);
   }
+  Random groups(mix(seed, 0x09E5A7));
+  draw_operations(groups, options);
   Random second(mix(seed, 0x57A4DB));
   if (!late && !store && second.one_in(2)) draw_standby(second, options);
 }

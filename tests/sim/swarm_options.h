@@ -153,6 +153,8 @@ void let_be_many(Random& random, SwarmOptions& options);
 void draw_trials(std::uint64_t seed, SwarmOptions& options);
 // A third of the seeds without a store: the appliance restarts, and the jobs go on.
 void draw_restarts(std::uint64_t seed, SwarmOptions& options);
+// In some of these seeds a job of operations is the last one.
+void draw_operations(Random& random, SwarmOptions& options);
 // In half of these seeds there is a second appliance, to which they move.
 void draw_standby(Random& random, SwarmOptions& options);
 std::string describe_trials(const SwarmOptions& options);

@@ -188,10 +188,11 @@ class Swarm {
   }
 
   // Once everything is over: a process that was replaced learns of it last. A store counts what is
-  // out of order so too.
+  // out of order so too, and a group whose members are far apart.
   void check_losses() {
     for (Losses& losses : losses_) losses.check();
-    if (options_.jobs.back().plan.is_store()) return;
+    const JobPlan& last = options_.jobs.back().plan;
+    if (last.is_store() || last.is_operations()) return;
     const std::uint64_t too_new = world_.appliance().count(Verdict::kTooNew);
     if (too_new != 0)
       world_.oracle().violation("I3: " + std::to_string(too_new) +
