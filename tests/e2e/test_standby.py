@@ -93,6 +93,27 @@ def test_both_boxes_are_drained_and_started_again_one_after_the_other():
         assert all(one["restarts"] >= 2 for one in survived), survived
 
 
+# Of two ranks, as in test_restart.py: a group's sums have no order of ranks.
+def test_a_training_over_the_backend_moves_when_its_box_dies_and_when_the_other_is_drained():
+    pytest.importorskip("torch")
+    with Lab(hosts=2, standby=True) as lab:
+        first = lab.start_appliance(BUILD)
+        second = lab.start_appliance(BUILD, standby=True)
+        undisturbed = end_training(start_training(lab, "backend", env=GROUP, ranks=2))
+        assert len({one["digest"] for one in undisturbed}) == 1, undisturbed
+        ranks = start_training(lab, "backend", (7, 21), env=GROUP, ranks=2)
+        at_step(ranks, 7)
+        kill(first)
+        go_on(ranks)
+        at_step(ranks, 21)
+        lab.start_appliance(BUILD)
+        drain(second)
+        go_on(ranks)
+        survived = end_training(ranks)
+        assert {one["digest"] for one in survived} == {undisturbed[0]["digest"]}, survived
+        assert all(one["restarts"] == 2 for one in survived), survived
+
+
 def test_a_job_that_cannot_move_is_refused_with_the_reason():
     with Lab(hosts=1, standby=True) as lab:
         worker = start(lab, 0, lab.url, 0, 3, steps=10, elems=100, k=2)
