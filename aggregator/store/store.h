@@ -23,6 +23,7 @@
 #include "aggregator/base/verdict.h"
 #include "aggregator/store/gauges.h"
 #include "aggregator/store/spec.h"
+#include "aggregator/store/table.h"
 
 namespace sluice::agg {
 
@@ -167,13 +168,15 @@ class StoreShard {
   }
 
   // The state of a block of this shard.
-  Step clock(std::uint32_t block) const noexcept { return blocks_[local(block)].clock; }
+  Step clock(std::uint32_t block) const noexcept { return table_.block(local(block)).clock; }
   std::uint16_t at_clock(std::uint32_t block) const noexcept {
-    return blocks_[local(block)].at_clock;
+    return table_.block(local(block)).at_clock;
   }
-  std::uint16_t parked(std::uint32_t block) const noexcept { return blocks_[local(block)].parked; }
+  std::uint16_t parked(std::uint32_t block) const noexcept {
+    return table_.block(local(block)).parked;
+  }
   Step pushed(std::uint32_t block, Rank rank) const noexcept {
-    return rows_[local(block) * spec_.world_size + rank.value].pushed;
+    return table_.row(local(block), rank).pushed;
   }
   std::span<const float> parameters(ChunkIndex chunk) const noexcept;
   bool owns(std::uint32_t block) const noexcept {
@@ -181,51 +184,19 @@ class StoreShard {
   }
 
  private:
-  static constexpr Step kAbsent = UINT32_MAX;  // of a rank that counts in no minimum
+  using Block = StoreTable::Block;
+  using Row = StoreTable::Row;
+  using Chunk = StoreTable::Chunk;
+  static constexpr Step kAbsent = StoreTable::kAbsent;
+  static constexpr std::uint32_t kNoRow = StoreTable::kNoRow;
   // Rows and chunks read in a piece of work: some 50 us.
   static constexpr std::uint64_t kRowsPerSweep = 16'384;
-  static constexpr std::uint32_t kNoRow = UINT32_MAX;
 
-  struct Block {
-    Step clock = 0;
-    std::uint16_t at_clock = 0;
-    std::uint16_t present = 0;  // ranks that count in its clock
-    std::uint16_t parked = 0;   // parked pulls
-    bool rate_known = false;    // `rate` is that of the clock that is being gathered
-    double rate = 0;
-    std::uint64_t all = 0;      // its chunks; 0: not known yet
-    std::uint64_t known = 0;    // chunks that have their initial values
-    std::uint64_t applied = 0;  // gathering: chunks that have been applied for the next clock
-  };
-  // A rank in a block.
-  struct Row {
-    Step pushed = 0;  // v
-    Step need = 0;    // of its last pull
-    Step own = 0;
-    Priority priority = 0;
-    bool pulled = false;  // the rank has pulled: need and own are those of the last pull
-    bool queued = false;
-    bool parked = false;
-    std::uint64_t counted = 0;                     // chunks of iteration v + 1
-    std::uint64_t wanted = 0;                      // chunks to answer with
-    TimeNs parked_ns = 0;                          // since when it is parked
-    std::uint32_t older = kNoRow, newer = kNoRow;  // neighbours in the list of parked rows
-  };
   // How far a rank has pushed the shard's blocks.
   struct Progress {
     Step least = 0;  // v
     std::uint32_t at_least = 0;
     std::uint32_t at_next = 0;  // blocks at least + 1
-  };
-  struct Chunk {
-    std::uint64_t updates = 0;
-    StoreVersion version = 0;
-    // Gathered pushes. There are more than ranks when processes push, are lost, and push again
-    // within one clock.
-    std::uint32_t gathered = 0;
-    std::uint32_t place = 0;       // of the gathered pushes, if there are any
-    std::uint16_t elem_count = 0;  // 0: not known yet
-    std::uint16_t missing = 0;     // members at the clock whose push has not arrived
   };
   struct Turn {  // a row with answers to send
     std::uint64_t urgency = 0;
@@ -265,40 +236,9 @@ class StoreShard {
     DCHECK(owns(block));
     return block / shard_count_;
   }
-  // Whether all of its chunks have their initial values.
-  static bool is_known(const Block& block) noexcept {
-    return block.all != 0 && block.known == block.all;
-  }
-  const Row& row(std::uint32_t local_block, Rank rank) const noexcept {
-    return rows_[std::size_t{local_block} * spec_.world_size + rank.value];
-  }
-  Row& row(std::uint32_t local_block, Rank rank) noexcept {
-    return rows_[std::size_t{local_block} * spec_.world_size + rank.value];
-  }
-  std::span<Row> rows(std::uint32_t local_block) noexcept {
-    return {&rows_[std::size_t{local_block} * spec_.world_size], spec_.world_size};
-  }
-  float* area(std::uint32_t local_block, std::uint32_t index) const noexcept {
-    return memory_.get() + (std::size_t{local_block} * kChunksPerBlock + index) * area_floats_;
-  }
   float* place(std::uint32_t number) const noexcept {
     return places_.get() + number * place_floats_;
   }
-  Chunk& chunk(std::uint32_t local_block, std::uint32_t index) noexcept {
-    return chunks_[std::size_t{local_block} * kChunksPerBlock + index];
-  }
-  const Chunk& chunk(std::uint32_t local_block, std::uint32_t index) const noexcept {
-    return chunks_[std::size_t{local_block} * kChunksPerBlock + index];
-  }
-
-  // Of a chunk: where its words begin in odd_. With bound 0 there are none.
-  std::size_t odd_at(std::uint32_t local_block, std::uint32_t index) const noexcept {
-    return spec_.gathers() ? 0
-                           : (std::size_t{local_block} * kChunksPerBlock + index) *
-                                 mask_words(spec_.world_size);
-  }
-  void note_last(std::uint32_t local_block, std::uint32_t index, Rank rank,
-                 Step iteration) noexcept;
 
   // store_resume.cc
   void open(std::uint32_t local_block) noexcept;
@@ -319,7 +259,6 @@ class StoreShard {
   }
 
   // store_pull.cc
-  static bool ready(const Block& block, const Row& row) noexcept;
   void consider(std::uint32_t local_block, Rank rank) noexcept;
   void wake(std::uint32_t local_block) noexcept;
   void park(std::uint32_t local_block, Rank rank) noexcept;
@@ -338,15 +277,11 @@ class StoreShard {
   const ShardId id_;
   const std::uint16_t shard_count_;
   const std::uint32_t block_count_;  // of this shard
-  const std::size_t area_floats_;    // of a chunk: parameters, states
   const std::size_t place_floats_;   // of the gathered sum of a chunk
-  FloatArray memory_, places_;
-  std::vector<std::uint32_t> free_places_;  // the last one used is the next: it is in the cache
-  std::vector<Block> blocks_;
-  std::vector<Row> rows_;
-  std::vector<Chunk> chunks_;
+  StoreTable table_;
+  FloatArray places_;
+  std::vector<std::uint32_t> free_places_;     // the last one used is the next: it is in the cache
   std::vector<std::uint64_t> gathered_ranks_;  // in_rank_order: a mask a chunk
-  std::vector<std::uint64_t> odd_;             // with a bound above 0: a mask a chunk
   std::vector<Resumed> resumed_;               // of each block, if the store resumes
   std::uint32_t closed_blocks_ = 0;            // of these
   std::vector<MemberState> members_;

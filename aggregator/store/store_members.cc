@@ -54,8 +54,8 @@ bool StoreShard::poll_work() noexcept {
 // Carries the change out in a block, and the answers that waited for it. Counts the rank's row
 // before and after; only a clock that moves has all rows read.
 void StoreShard::carry_out(std::uint32_t at, const Change& change) noexcept {
-  Block& block = blocks_[at];
-  Row& row = this->row(at, change.rank);
+  Block& block = table_.block(at);
+  Row& row = table_.row(at, change.rank);
   const bool was_present = row.pushed != kAbsent, was_at_clock = row.pushed == block.clock;
   const std::uint64_t was_missing = was_at_clock ? ~row.counted : 0;
   if (change.to != MemberState::kLive) {  // another process's
@@ -69,8 +69,8 @@ void StoreShard::carry_out(std::uint32_t at, const Change& change) noexcept {
       CHECK(row.pushed == block.clock && change.first > block.clock);
       row.pushed = change.first - 1;
       for (std::uint32_t index = 0; index < kChunksPerBlock; ++index) {
-        note_last(at, index, change.rank, row.pushed);
-        ++chunk(at, index).version;  // copies of before have another process's mask
+        table_.note_last(at, index, change.rank, row.pushed);
+        ++table_.chunk(at, index).version;  // copies of before have another process's mask
       }
   }
   const bool is_present = row.pushed != kAbsent, is_at_clock = row.pushed == block.clock;
@@ -93,10 +93,10 @@ void StoreShard::carry_out(std::uint32_t at, const Change& change) noexcept {
 void StoreShard::count_missing(std::uint32_t at, std::uint64_t was, std::uint64_t is) noexcept {
   rows_swept_ += kChunksPerBlock;
   for (std::uint32_t index = 0; index < kChunksPerBlock; ++index) {
-    Chunk& chunk = this->chunk(at, index);
+    Chunk& chunk = table_.chunk(at, index);
     chunk.missing =
         static_cast<std::uint16_t>(chunk.missing + (is >> index & 1) - (was >> index & 1));
-    if (chunk.missing == 0 && chunk.gathered != 0 && blocks_[at].present != 0)
+    if (chunk.missing == 0 && chunk.gathered != 0 && table_.block(at).present != 0)
       apply_gathered(at, index);
   }
 }

@@ -17,11 +17,11 @@ Verdict StoreShard::pull(const StorePull& pull) noexcept {
   if (pull.rank.value >= spec_.world_size) return Verdict::kBadRank;
   const std::uint32_t at = local(pull.block);
   // Before the initial values are there, the number of chunks is unknown: see consider().
-  const std::uint64_t all = is_known(blocks_[at]) ? blocks_[at].all : ~std::uint64_t{0};
+  const std::uint64_t all = table_.block(at).is_known() ? table_.block(at).all : ~std::uint64_t{0};
   if (pull.chunks == 0 || (pull.chunks & ~all) != 0) return Verdict::kBadChunk;
   if (members_[pull.rank.value] != MemberState::kLive) return Verdict::kNotAllowed;
   if (resumes()) return Verdict::kNotStarted;
-  Row& row = this->row(at, pull.rank);
+  Row& row = table_.row(at, pull.rank);
   if (pull.need < row.need || pull.own < row.own) return Verdict::kDuplicate;
   now_ns_ = pull.now;
   if (pull.need > row.need || pull.own > row.own) {
@@ -38,17 +38,12 @@ Verdict StoreShard::pull(const StorePull& pull) noexcept {
   return Verdict::kProbe;
 }
 
-bool StoreShard::ready(const Block& block, const Row& row) noexcept {
-  return is_known(block) && block.clock >= row.need && row.pushed != kAbsent &&
-         row.pushed >= row.own;
-}
-
 // Queues the row's pull or parks it, whatever its state was.
 void StoreShard::consider(std::uint32_t at, Rank rank) noexcept {
-  Block& block = blocks_[at];
-  Row& row = this->row(at, rank);
-  if (is_known(block)) row.wanted &= block.all;
-  const bool may_go = row.wanted != 0 && ready(block, row);
+  Block& block = table_.block(at);
+  Row& row = table_.row(at, rank);
+  if (block.is_known()) row.wanted &= block.all;
+  const bool may_go = row.wanted != 0 && row.may_read(block);
   const bool waited = row.parked;
   if (waited && (may_go || row.wanted == 0)) {
     if (may_go) gauges_.waits.observe(now_ns_ - row.parked_ns);
@@ -70,49 +65,51 @@ void StoreShard::consider(std::uint32_t at, Rank rank) noexcept {
 // Appends the row to the list: it waits from now on.
 void StoreShard::park(std::uint32_t at, Rank rank) noexcept {
   const std::uint32_t index = at * spec_.world_size + rank.value;
-  Row& row = rows_[index];
+  Row& row = table_.rows()[index];
   CHECK(!row.parked);
   row.parked = true;
   row.parked_ns = now_ns_;
   row.older = newest_parked_;
   row.newer = kNoRow;
   if (newest_parked_ != kNoRow)
-    rows_[newest_parked_].newer = index;
+    table_.rows()[newest_parked_].newer = index;
   else
     oldest_parked_ = index;
   newest_parked_ = index;
-  ++blocks_[at].parked;
+  ++table_.block(at).parked;
   StoreGauges::Parked& layer = gauges_.parked[row.priority];
   layer.now.add(1);
   layer.ever.add(1);
-  gauges_.oldest_parked_ns.store(rows_[oldest_parked_].parked_ns, std::memory_order_relaxed);
+  gauges_.oldest_parked_ns.store(table_.rows()[oldest_parked_].parked_ns,
+                                 std::memory_order_relaxed);
 }
 
 void StoreShard::unpark(std::uint32_t at, Rank rank) noexcept {
-  Row& row = this->row(at, rank);
-  CHECK(row.parked && blocks_[at].parked != 0);
+  Row& row = table_.row(at, rank);
+  CHECK(row.parked && table_.block(at).parked != 0);
   row.parked = false;
-  (row.older != kNoRow ? rows_[row.older].newer : oldest_parked_) = row.newer;
-  (row.newer != kNoRow ? rows_[row.newer].older : newest_parked_) = row.older;
-  --blocks_[at].parked;
+  (row.older != kNoRow ? table_.rows()[row.older].newer : oldest_parked_) = row.newer;
+  (row.newer != kNoRow ? table_.rows()[row.newer].older : newest_parked_) = row.older;
+  --table_.block(at).parked;
   Counter& waiting = gauges_.parked[row.priority].now;
   waiting.set(waiting.read() - 1);
-  gauges_.oldest_parked_ns.store(oldest_parked_ != kNoRow ? rows_[oldest_parked_].parked_ns : 0,
-                                 std::memory_order_relaxed);
+  gauges_.oldest_parked_ns.store(
+      oldest_parked_ != kNoRow ? table_.rows()[oldest_parked_].parked_ns : 0,
+      std::memory_order_relaxed);
 }
 
 void StoreShard::wake(std::uint32_t at) noexcept {
   for (std::uint16_t rank = 0; rank < spec_.world_size; ++rank)
-    if (row(at, Rank{rank}).wanted != 0) consider(at, Rank{rank});
+    if (table_.row(at, Rank{rank}).wanted != 0) consider(at, Rank{rank});
 }
 
 bool StoreShard::poll_answer(StoreAnswer& answer) noexcept {
   while (!turns_.empty()) {
     const Turn turn = turns_.front();
-    const Block& block = blocks_[turn.block];
-    Row& row = this->row(turn.block, turn.rank);
+    const Block& block = table_.block(turn.block);
+    Row& row = table_.row(turn.block, turn.rank);
     DCHECK(row.queued);
-    const bool answers = row.wanted != 0 && ready(block, row);
+    const bool answers = row.wanted != 0 && row.may_read(block);
     if (answers) {
       const auto index = static_cast<std::uint32_t>(std::countr_zero(row.wanted));
       row.wanted &= row.wanted - 1;
@@ -135,9 +132,9 @@ bool StoreShard::poll_answer(StoreAnswer& answer) noexcept {
 
 bool StoreShard::read(ChunkIndex chunk, Rank rank, StoreAnswer& answer) const noexcept {
   const std::uint32_t at = local(chunk / kChunksPerBlock);
-  const Block& block = blocks_[at];
-  const Row& row = this->row(at, rank);
-  if (!ready(block, row) || !has_chunk(block.all, chunk)) return false;
+  const Block& block = table_.block(at);
+  const Row& row = table_.row(at, rank);
+  if (!row.may_read(block) || !has_chunk(block.all, chunk)) return false;
   answer = {.rank = rank,
             .chunk = chunk,
             .clock = block.clock,
@@ -146,16 +143,15 @@ bool StoreShard::read(ChunkIndex chunk, Rank rank, StoreAnswer& answer) const no
             .own = row.pushed,
             .priority = row.priority,
             .values = parameters(chunk),
-            .version = this->chunk(at, chunk % kChunksPerBlock).version,
-            .odd = std::span(odd_).subspan(odd_at(at, chunk % kChunksPerBlock),
-                                           spec_.gathers() ? 0 : mask_words(spec_.world_size))};
+            .version = table_.chunk(at, chunk % kChunksPerBlock).version,
+            .odd = table_.odd(at, chunk % kChunksPerBlock)};
   return true;
 }
 
 std::uint64_t StoreShard::counted(std::uint32_t block_index, Rank rank,
                                   Step iteration) const noexcept {
-  const Block& block = blocks_[local(block_index)];
-  const Row& row = this->row(local(block_index), rank);
+  const Block& block = table_.block(local(block_index));
+  const Row& row = table_.row(local(block_index), rank);
   if (iteration == 0) return block.known;
   if (row.pushed == kAbsent || iteration > row.pushed + 1) return 0;
   return iteration <= row.pushed ? block.all : row.counted;
@@ -163,11 +159,11 @@ std::uint64_t StoreShard::counted(std::uint32_t block_index, Rank rank,
 
 StoreShard::PullState StoreShard::pull_state(std::uint32_t block_index, Rank rank,
                                              Step own) const noexcept {
-  const Block& block = blocks_[local(block_index)];
-  const Row& row = this->row(local(block_index), rank);
+  const Block& block = table_.block(local(block_index));
+  const Row& row = table_.row(local(block_index), rank);
   if (row.own != own || !row.pulled) return {};
-  const bool is_ready = ready(block, row);
-  return {.taken = is_known(block) ? block.all : ~std::uint64_t{0},
+  const bool is_ready = row.may_read(block);
+  return {.taken = block.is_known() ? block.all : ~std::uint64_t{0},
           .ready = is_ready ? block.all & ~row.wanted : 0,
           .waits = !is_ready,
           .priority = row.priority};
@@ -176,9 +172,9 @@ StoreShard::PullState StoreShard::pull_state(std::uint32_t block_index, Rank ran
 void StoreShard::find_missing(std::uint32_t block_index, Rank rank,
                               std::span<std::uint64_t> ranks) const noexcept {
   const std::uint32_t at = local(block_index);
-  const Row& reader = row(at, rank);
+  const Row& reader = table_.row(at, rank);
   for (std::uint16_t other = 0; other < spec_.world_size; ++other) {
-    const Row& each = row(at, Rank{other});
+    const Row& each = table_.row(at, Rank{other});
     const Step needed = Rank{other} == rank ? std::max(reader.need, reader.own) : reader.need;
     if (each.pushed != kAbsent && each.pushed < needed) set_bit(ranks.data(), Rank{other});
   }

@@ -23,22 +23,22 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
   if (members_[push.rank.value] != MemberState::kLive) return Verdict::kNotAllowed;
   if (resumes()) return Verdict::kNotStarted;
   const std::uint32_t at = local(block_index);
-  if (const Chunk& one = chunk(at, index); one.gathered != 0)
+  if (const Chunk& one = table_.chunk(at, index); one.gathered != 0)
     prefetch_front<Use::kWrite>(
         place(one.place) + (spec_.in_rank_order ? spec_.stride_floats() * push.rank.value : 0),
         push.values.size());
   // Gathered pushes are applied with the last push of a clock.
-  if (!spec_.gathers() || chunk(at, index).missing == 1)
-    for (std::size_t first = 0; first != area_floats_; first += spec_.stride_floats())
-      prefetch_front<Use::kWrite>(area(at, index) + first, push.values.size());
+  if (!spec_.gathers() || table_.chunk(at, index).missing == 1)
+    for (std::size_t first = 0; first != table_.floats_per_chunk(); first += spec_.stride_floats())
+      prefetch_front<Use::kWrite>(table_.values(at, index) + first, push.values.size());
   if (push.iteration == 0) return initialise(at, index, push);
 
-  const Block& block = blocks_[at];
-  if (!is_known(block)) return Verdict::kNotStarted;
+  const Block& block = table_.block(at);
+  if (!block.is_known()) return Verdict::kNotStarted;
   if (!(block.all >> index & 1)) return Verdict::kBadChunk;
-  if (push.values.size() != chunk(at, index).elem_count * sizeof(float))
+  if (push.values.size() != table_.chunk(at, index).elem_count * sizeof(float))
     return Verdict::kShapeMismatch;
-  Row& row = this->row(at, push.rank);
+  Row& row = table_.row(at, push.rank);
   DCHECK(row.pushed != kAbsent && row.pushed >= block.clock);
   if (push.iteration <= row.pushed || push.iteration > kLastStep) return Verdict::kDuplicate;
   if (push.iteration != row.pushed + 1) return Verdict::kTooNew;
@@ -50,7 +50,7 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
     gather(at, index, push);
   else
     apply(at, index, push.rate, block.present, push.values.data());
-  note_last(at, index, push.rank, push.iteration);
+  table_.note_last(at, index, push.rank, push.iteration);
   const bool moved = count(at, index, push.rank, push.iteration);
   if (moved)
     wake(at);
@@ -64,7 +64,7 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
 // elements.
 Verdict StoreShard::initialise(std::uint32_t at, std::uint32_t index,
                                const StorePush& push) noexcept {
-  Block& block = blocks_[at];
+  Block& block = table_.block(at);
   const std::size_t elem_count = push.values.size() / sizeof(float);
   if (push.block_chunks == 0 || push.block_chunks > kChunksPerBlock || index >= push.block_chunks)
     return Verdict::kBadChunk;
@@ -74,12 +74,12 @@ Verdict StoreShard::initialise(std::uint32_t at, std::uint32_t index,
     return Verdict::kShapeMismatch;
   if (block.known >> index & 1) return Verdict::kDuplicate;
   block.all = all;
-  chunk(at, index).elem_count = static_cast<std::uint16_t>(elem_count);
-  std::memcpy(area(at, index), push.values.data(), push.values.size());
-  chunk(at, index).version = kFirstVersion;
+  table_.chunk(at, index).elem_count = static_cast<std::uint16_t>(elem_count);
+  std::memcpy(table_.values(at, index), push.values.data(), push.values.size());
+  table_.chunk(at, index).version = kFirstVersion;
   block.known |= std::uint64_t{1} << index;
   gauges_.initial_chunks.fetch_add(1, std::memory_order_relaxed);
-  const bool completed = is_known(block);
+  const bool completed = block.is_known();
   if (completed) {
     gauges_.initial_blocks.fetch_add(1, std::memory_order_relaxed);
     wake(at);
@@ -88,23 +88,12 @@ Verdict StoreShard::initialise(std::uint32_t at, std::uint32_t index,
   return completed ? Verdict::kCompleted : Verdict::kFolded;
 }
 
-// The rank's last iteration in the chunk.
-void StoreShard::note_last(std::uint32_t at, std::uint32_t index, Rank rank,
-                           Step iteration) noexcept {
-  if (spec_.gathers()) return;
-  std::uint64_t* const ranks = &odd_[odd_at(at, index)];
-  if (iteration % 2 != 0)
-    set_bit(ranks, rank);
-  else
-    clear_bit(ranks, rank);
-}
-
 // Counts a chunk of the rank's push. True: the block's clock has moved.
 bool StoreShard::count(std::uint32_t at, std::uint32_t index, Rank rank, Step iteration) noexcept {
-  Row& row = this->row(at, rank);
+  Row& row = table_.row(at, rank);
   row.counted |= std::uint64_t{1} << index;
-  Block& block = blocks_[at];
-  DCHECK(is_known(block));
+  Block& block = table_.block(at);
+  DCHECK(block.is_known());
   if (row.counted != block.all) return false;
   row.counted = 0;
   row.pushed = iteration;
@@ -130,10 +119,10 @@ void StoreShard::note_pushed(Rank rank, Step iteration) noexcept {
 void StoreShard::survey(Rank rank) noexcept {
   Progress progress{.least = kAbsent};
   for (std::uint32_t at = 0; at < block_count_; ++at)
-    progress.least = std::min(progress.least, row(at, rank).pushed);
+    progress.least = std::min(progress.least, table_.row(at, rank).pushed);
   for (std::uint32_t at = 0; at < block_count_; ++at) {
-    progress.at_least += row(at, rank).pushed == progress.least;
-    progress.at_next += row(at, rank).pushed == progress.least + 1;
+    progress.at_least += table_.row(at, rank).pushed == progress.least;
+    progress.at_next += table_.row(at, rank).pushed == progress.least + 1;
   }
   progress_[rank.value] = progress;
   static_assert(kAbsent == StoreGauges::kNoClock);
@@ -141,8 +130,8 @@ void StoreShard::survey(Rank rank) noexcept {
 }
 
 void StoreShard::gather(std::uint32_t at, std::uint32_t index, const StorePush& push) noexcept {
-  Block& block = blocks_[at];
-  Chunk& chunk = this->chunk(at, index);
+  Block& block = table_.block(at);
+  Chunk& chunk = table_.chunk(at, index);
   CHECK(!(block.applied >> index & 1) && chunk.missing != 0);
   if (!block.rate_known) block.rate = push.rate;  // all chunks of a clock have one
   block.rate_known = true;
@@ -170,8 +159,8 @@ void StoreShard::gather(std::uint32_t at, std::uint32_t index, const StorePush& 
 }
 
 void StoreShard::apply_gathered(std::uint32_t at, std::uint32_t index) noexcept {
-  Block& block = blocks_[at];
-  Chunk& chunk = this->chunk(at, index);
+  Block& block = table_.block(at);
+  Chunk& chunk = table_.chunk(at, index);
   CHECK(chunk.gathered != 0 && block.rate_known);
   float* sum = place(chunk.place);
   if (spec_.in_rank_order) {
@@ -200,23 +189,23 @@ void StoreShard::apply_gathered(std::uint32_t at, std::uint32_t index) noexcept 
 
 void StoreShard::apply(std::uint32_t at, std::uint32_t index, double rate, float divisor,
                        const std::uint8_t* values) noexcept {
-  float* parameters = area(at, index);
+  float* parameters = table_.values(at, index);
   std::array<float*, 2> states{parameters + spec_.stride_floats(),
                                parameters + 2 * spec_.stride_floats()};
-  ++chunk(at, index).version;
+  ++table_.chunk(at, index).version;
   apply_update(spec_.update,
-               {.divisor = divisor, .rate = rate, .ordinal = ++chunk(at, index).updates},
+               {.divisor = divisor, .rate = rate, .ordinal = ++table_.chunk(at, index).updates},
                parameters, std::span(states).first(spec_.update.state_count()), values,
-               chunk(at, index).elem_count);
+               table_.chunk(at, index).elem_count);
 }
 
 // Sets the block's clock to the least v of its members. True: it has moved. Without members it
 // stays, for those that join later.
 bool StoreShard::advance(std::uint32_t at) noexcept {
-  Block& block = blocks_[at];
+  Block& block = table_.block(at);
   Step least = kAbsent;
   std::uint16_t count = 0;
-  for (const Row& row : rows(at)) {
+  for (const Row& row : table_.rows(at)) {
     if (row.pushed < least) count = 0;
     least = std::min(least, row.pushed);
     count += row.pushed != kAbsent && row.pushed == least;
@@ -227,8 +216,8 @@ bool StoreShard::advance(std::uint32_t at) noexcept {
   if (least == block.clock) return false;
   if (spec_.gathers()) {
     for (std::uint32_t index = 0; index < kChunksPerBlock; ++index) {
-      CHECK(chunk(at, index).gathered == 0);  // no v passes what is not applied
-      chunk(at, index).missing = count;
+      CHECK(table_.chunk(at, index).gathered == 0);  // no v passes what is not applied
+      table_.chunk(at, index).missing = count;
     }
     block.applied = 0;
     block.rate_known = false;

@@ -22,9 +22,9 @@ void StoreShard::resume(std::span<const std::uint64_t> ranks) noexcept {
   closed_blocks_ = block_count_;
   for (std::uint16_t rank = 0; rank < spec_.world_size; ++rank)
     if (!test_bit(ranks.data(), Rank{rank})) members_[rank] = MemberState::kGone;
-  for (Row& row : rows_) row.pushed = kAbsent;
-  for (Block& block : blocks_) block.present = block.at_clock = 0;
-  for (Chunk& chunk : chunks_) chunk.missing = 0;
+  for (Row& row : table_.rows()) row.pushed = kAbsent;
+  for (Block& block : table_.blocks()) block.present = block.at_clock = 0;
+  for (Chunk& chunk : table_.chunks()) chunk.missing = 0;
   for (std::uint16_t rank = 0; rank < spec_.world_size; ++rank) survey(Rank{rank});
 }
 
@@ -37,7 +37,7 @@ Verdict StoreShard::state(const StoreCopies& copies) noexcept {
   Resumed& resumed = resumed_[at];
   Resumed::OfMember& member = resumed.members[copies.rank.value];
   if (member.stated || resumed.open) return Verdict::kDuplicate;
-  Block& block = blocks_[at];
+  Block& block = table_.block(at);
   const std::uint64_t all = ~std::uint64_t{0} >> (kChunksPerBlock - copies.chunk_count);
   if (block.all != 0 && block.all != all) return Verdict::kShapeMismatch;
   block.all = all;
@@ -82,16 +82,16 @@ Verdict StoreShard::give(const StoreCopy& copy) noexcept {
   if (!has_chunk(resumed.left, copy.chunk)) return Verdict::kDuplicate;
   if (newest.giver != copy.rank || newest.version != copy.version) return Verdict::kNotAllowed;
   const std::size_t elem_count = copy.values.size() / sizeof(float);
-  const std::size_t words = spec_.gathers() ? 0 : mask_words(spec_.world_size);
-  if (elem_count == 0 || elem_count > spec_.max_elems || copy.odd.size() != words)
+  if (elem_count == 0 || elem_count > spec_.max_elems ||
+      copy.odd.size() != table_.odd(at, index).size())
     return Verdict::kShapeMismatch;
-  Chunk& chunk = this->chunk(at, index);
+  Chunk& chunk = table_.chunk(at, index);
   chunk.elem_count = static_cast<std::uint16_t>(elem_count);
   // Its copies have other masks from here on: of members that are away nothing is known.
   chunk.version = std::max(copy.version, kFirstVersion) + 1;
   newest.clock = copy.clock;
-  std::ranges::copy(copy.odd, odd_.begin() + static_cast<std::ptrdiff_t>(odd_at(at, index)));
-  std::memcpy(area(at, index), copy.values.data(), copy.values.size());
+  std::ranges::copy(copy.odd, table_.odd(at, index).begin());
+  std::memcpy(table_.values(at, index), copy.values.data(), copy.values.size());
   resumed.left &= ~chunk_bit(copy.chunk);
   if (resumed.left == 0) open(at);
   return Verdict::kFolded;
@@ -101,7 +101,7 @@ Verdict StoreShard::give(const StoreCopy& copy) noexcept {
 void StoreShard::open(std::uint32_t at) noexcept {
   Resumed& resumed = resumed_[at];
   CHECK(!resumed.open && closed_blocks_ != 0);
-  Block& block = blocks_[at];
+  Block& block = table_.block(at);
   Step least_given = kAbsent;
   for (std::uint32_t index = 0; index < kChunksPerBlock; ++index) {
     if (resumed.newest[index].version == kNoVersion) continue;
@@ -113,13 +113,13 @@ void StoreShard::open(std::uint32_t at) noexcept {
     if (members_[rank] != MemberState::kLive) continue;
     // Where the member stands, and which chunks of its next push are counted.
     const Resumed::OfMember& member = resumed.members[rank];
-    Row& row = this->row(at, Rank{rank}) = {.pushed = member.pushed};
+    Row& row = table_.row(at, Rank{rank}) = {.pushed = member.pushed};
     const bool is_next_odd = (member.pushed + 1) % 2 != 0;
-    for (std::uint32_t index = 0; member.pushes && is_known(block) && index < kChunksPerBlock;
+    for (std::uint32_t index = 0; member.pushes && block.is_known() && index < kChunksPerBlock;
          ++index) {
       const bool is_in = spec_.gathers()
                              ? resumed.newest[index].clock > member.pushed
-                             : test_bit(&odd_[odd_at(at, index)], Rank{rank}) == is_next_odd;
+                             : test_bit(table_.odd(at, index).data(), Rank{rank}) == is_next_odd;
       if (is_in && (block.all >> index & 1)) row.counted |= std::uint64_t{1} << index;
     }
     if (row.counted == block.all) row = {.pushed = member.pushed + 1};
@@ -130,28 +130,28 @@ void StoreShard::open(std::uint32_t at) noexcept {
     ++block.present;
   }
   CHECK(block.present != 0);
-  const bool may_gather = spec_.gathers() && is_known(block);
+  const bool may_gather = spec_.gathers() && block.is_known();
   for (std::uint32_t index = 0; may_gather && index < kChunksPerBlock; ++index)
     if ((block.known >> index & 1) && resumed.newest[index].clock > block.clock)
       block.applied |= std::uint64_t{1} << index;
   for (std::uint16_t rank = 0; rank < spec_.world_size; ++rank) {
-    Row& row = this->row(at, Rank{rank});
+    Row& row = table_.row(at, Rank{rank});
     if (row.pushed == kAbsent) continue;
     const bool is_at_clock = row.pushed == block.clock;
     block.at_clock = static_cast<std::uint16_t>(block.at_clock + is_at_clock);
     if (spec_.gathers()) row.counted = is_at_clock ? block.applied : 0;
     for (std::uint32_t index = 0; index < kChunksPerBlock; ++index) {
       const bool is_in = row.counted >> index & 1;
-      note_last(at, index, Rank{rank}, row.pushed + is_in);
-      chunk(at, index).missing = static_cast<std::uint16_t>(
-          chunk(at, index).missing + (spec_.gathers() && is_at_clock && !is_in));
+      table_.note_last(at, index, Rank{rank}, row.pushed + is_in);
+      table_.chunk(at, index).missing = static_cast<std::uint16_t>(
+          table_.chunk(at, index).missing + (spec_.gathers() && is_at_clock && !is_in));
     }
   }
   note_clock(block.clock + (block.applied != 0));
   resumed.open = true;
   gauges_.initial_chunks.fetch_add(static_cast<std::uint32_t>(std::popcount(block.known)),
                                    std::memory_order_relaxed);
-  if (is_known(block)) gauges_.initial_blocks.fetch_add(1, std::memory_order_relaxed);
+  if (block.is_known()) gauges_.initial_blocks.fetch_add(1, std::memory_order_relaxed);
   DCHECK(consistent(at));
   if (--closed_blocks_ != 0) return;
   for (std::uint16_t rank = 0; rank < spec_.world_size; ++rank) survey(Rank{rank});

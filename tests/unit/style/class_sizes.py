@@ -20,7 +20,7 @@ CEILINGS = {
     "sluice::sim::World": 68,
     "sluice::client::Job": 61,
     "sluice::sim::Oracle": 58,
-    "sluice::agg::StoreShard": 61,
+    "sluice::agg::StoreShard": 51,
     "sluice::client::Recovery": 52,
 }
 
