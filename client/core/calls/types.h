@@ -50,8 +50,8 @@ struct SessionOptions {
   DurationNs connect_timeout_ns = 4 * kSecond;  // no usable answer to a join
   DurationNs join_timeout_ns = 60 * kSecond;    // waiting for the other ranks
   DurationNs silence_timeout_ns = 4 * kSecond;  // appliance answers no keepalive once joined
-  // How long a synchronous job waits for an appliance that is lost, and then goes on; 0: not at
-  // all, silence_timeout_ns ends it, as it ends other jobs.
+  // How long a job that may go on waits for an appliance that is lost; 0: not at all,
+  // silence_timeout_ns ends it, as it ends other jobs.
   DurationNs restart_timeout_ns = 0;
   DurationNs stall_report_ns =
       5 * kSecond;               // no progress in a step: report who and what is missing

@@ -4,8 +4,8 @@
 // that move from one place move to one place. Whoever moves votes: it joins there with the next
 // epoch and sends nothing more to the place before. The appliance tells the epoch to all who ask,
 // and every member asks at the next address all the time; whoever hears of a higher epoch follows.
-// The job goes on there once all ranks have joined, so members move together or not at all: of a
-// synchronous job, no step is completed anywhere without the one that has left.
+// The job goes on there once all ranks have joined, so members move together or not at all: no
+// step of a synchronous job, and no operation, is completed anywhere without the one that has left.
 //
 // A question is a join without proof, and a challenge its answer: the appliance keeps nothing of
 // it. It is padded, so the path is known to carry the job's datagrams before they depend on it.

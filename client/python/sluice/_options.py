@@ -164,8 +164,9 @@ class Options:
     restart_timeout
                  seconds that a job over udp:// waits for an appliance that is lost; when it is
                  back, or at the next of its addresses, the step or the operations go on, with the
-                 same bits, and calls only wait. Costs memory for all gradients as they travel. 0:
-                 such a job ends after silence_timeout, as every other job does.
+                 same bits, and calls only wait; a store with the newest values that a rank has
+                 read. Costs memory for all gradients as they travel, of a store for two copies of
+                 the parameters. 0: such a job ends after silence_timeout, as others do.
     """
 
     job: Optional[str] = None
