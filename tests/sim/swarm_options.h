@@ -151,7 +151,7 @@ void let_be_late_in_parts(std::uint64_t seed, JobPlan& plan);
 // In some seeds one job has more than 64 ranks.
 void let_be_many(Random& random, SwarmOptions& options);
 void draw_trials(std::uint64_t seed, SwarmOptions& options);
-// A third of the seeds without a store: the appliance restarts, and the jobs go on.
+// A third of the seeds: the appliance restarts, and the jobs go on.
 void draw_restarts(std::uint64_t seed, SwarmOptions& options);
 // In some of these seeds a job of operations is the last one.
 void draw_operations(Random& random, SwarmOptions& options);

@@ -38,8 +38,8 @@ class Giver : public Stream {
     Step step = 0;
     std::uint32_t index = 0;
     std::uint64_t chunks = 0;  // that the shard is not known to have
-    std::uint64_t waiting =
-        0;                // what has not left since it was asked last: of these, or a statement
+    // What has not left since it was asked last: of these, or a statement.
+    std::uint64_t waiting = 0;
     TimeNs ask_ns = 0;    // when it is asked about, once nothing waits
     bool stated = false;  // of a store: what this worker has of the block has left
   };

@@ -11,8 +11,7 @@ namespace sluice::client {
 
 class PullStream final : public RequestStream {
  public:
-  // Values also say which pushes are counted.
-  // `kept` as above.
+  // Values also say which pushes are counted. `kept`: as that of `pushes`.
   PullStream(const Layout& layout, Layers& layers, RequestQueue& queue, PushStream& pushes,
              KeptLayers* kept, Link& link)
       : RequestStream(StreamId::kPulls, Direction::kPull, layout, layers, queue, link),
