@@ -89,7 +89,7 @@ TEST(Session, ThrowsWhatAnOperationEndsWith) {
           ADD_FAILURE() << "rank 1 has not called it";
         } catch (const Error& error) {
           EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
-          EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
+          EXPECT_NE(std::string(error.what()).find("operation 0"), std::string::npos);
         }
         EXPECT_FALSE(alone.is_over());
         alone.cancel();
