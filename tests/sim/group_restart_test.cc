@@ -120,6 +120,27 @@ TEST(GroupRestarts, AReduceAndABarrierGoOnAtEveryPacket) {
             30u);
 }
 
+// Ranks 1 and 2 have ended the reduce, so they ask about nothing, and contribute to it once more.
+TEST(GroupRestarts, WhoOwesAPartAsksForTheSlotsThatItHasNotHeardOf) {
+  GroupWorldOptions options = world_of({group_of({0, 1, 2}, {sum(kReduce, 64, 0)})});
+  options.paces[0].start_ns = kSecond;
+  options.control_delay_ns = 30 * kMillisecond;  // its calls are noted before there are slots
+  std::uint32_t lost = 0;
+  for (std::uint64_t after = 0; after < 20; ++after) {
+    options.restarts = {{.after_packets = after, .down_ns = kDown}};
+    GroupWorld world(options);
+    std::uint32_t floors = 0;
+    world.drop = [&](const wire::Packet& packet, bool) {
+      return packet.type() == wire::PacketType::kFloor && world.restarts() != 0 &&
+             packet.common().rank == 2 && ++floors <= 3;
+    };
+    EXPECT_TRUE(world.run(kEnd)) << "killed after " << after << " packets\n" << world.unfinished();
+    EXPECT_EQ(world.violations(), "");
+    lost += floors;
+  }
+  EXPECT_GT(lost, 5u);
+}
+
 TEST(GroupRestarts, AReduceScatterBesideAnAllGatherGoesOnAtEveryPacket) {
   const PlannedOperation gather{.kind = kAllGather, .bytes = 23'000};
   GroupWorldOptions options = world_of({group_of({0, 1, 2}, {scatter(23'000), gather})});

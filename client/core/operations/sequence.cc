@@ -156,9 +156,11 @@ void Sequence::admit(TimeNs now) noexcept {
   }
 }
 
-// Whether this member has sent all that the floor allows, and has more.
+// Whether this member has sent all that the floor allows, and has more. Or it has heard of no slots
+// after a restart: of calls that it has ended it asks nothing, so nothing else would tell it.
 bool Sequence::is_stopped() const noexcept {
-  if (admitted_ == next_ || slots_ == 0 || admitted_ < chunk_limit()) return false;
+  if (slots_ == 0) return owes(group_floor_, UINT64_MAX);
+  if (admitted_ == next_ || admitted_ < chunk_limit()) return false;
   OpenCall* const call = const_cast<Sequence*>(this)->find(admitted_);
   if (call == nullptr || (wire::has_root(call->what.kind) && !sends(*call, admitted_)))
     return false;

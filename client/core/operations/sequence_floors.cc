@@ -11,8 +11,9 @@ constexpr int kMaxBackoff = 6;  // doublings of the time between two reports of 
 
 }  // namespace
 
-// Twice what this member may have on the way.
+// Twice what this member may have on the way. Its calls get the first ones.
 std::uint64_t Sequence::wanted_slots() const noexcept {
+  if (slots_ == 0) return 0;
   std::uint64_t wanted = 0;
   for (const Flow& flow : link_.flows) wanted += 2 * flow.window();
   return std::min(wanted, capacity_);
