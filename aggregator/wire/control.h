@@ -66,8 +66,9 @@ struct [[gnu::packed]] Join {
   // The gradient step that it was in there; of a job of operations, one more than the groups that
   // it was in. 0: the job had not started for it, or it needs another rank's state.
   std::uint32_t resume_step = 0;
-  std::uint32_t resume_calls = 0;  // collective calls that it has ended
-  std::uint16_t resume_k = 0;      // of the newest step of which it has a result; 0: it has none
+  // Collective calls that it has ended; with k < n and of a store the steps of these calls.
+  std::uint32_t resume_calls = 0;
+  std::uint16_t resume_k = 0;  // of the newest step of which it has a result; 0: it has none
   // With k < n, exchanges of results at appliances that went on from a lost one; 0: none. The
   // newest that is over, as far as the process knows, and the newest that it has taken part in. Of
   // a job of operations the latter is one more than the epoch with which it ran last.
@@ -242,7 +243,7 @@ struct [[gnu::packed]] Status {
   // is lost; 0: the job is new.
   std::uint32_t resume_step = 0;
   // Of such a job with k < n: the oldest step of which a member lacks results that others may have,
-  // and the most collective calls that a member has ended.
+  // and how far members have come at most with collectives, see Join.
   std::uint32_t resume_from = 0;
   std::uint32_t resume_calls = 0;
   // The exchange of results here, and the newest that was over before.

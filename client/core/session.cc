@@ -306,6 +306,7 @@ void Session::start(TimeNs now) {
   CHECK(link_.joined() && link_.shard_count() != 0);
   const bool is_new = !std::exchange(has_started_, true);
   if (groups_ != nullptr) exchanges_.entered = std::uint64_t{options_.epoch} + 1;
+  collectives_.count_from(membership_.resumed().calls);
   // Without having changed: it is new to a synchronous job that was lost in its first step.
   const bool resumes =
       membership_.resume_step() != 0 &&

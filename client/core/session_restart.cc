@@ -50,7 +50,8 @@ void Session::ask_anew(TimeNs now) {
   asking_.emplace(
       options_, layout_, now,
       JoinMachine::Again{.resume_step = is_in_step ? stands : 0,
-                         .resume_calls = collectives_.calls_ended(),
+                         .resume_calls = tolerant || store_ != nullptr ? collectives_.position()
+                                                                       : collectives_.calls_ended(),
                          .resume_k = kept != nullptr && is_in_step
                                          ? HeldResults::newest_k(*kept, layout_.chunk_count())
                                          : std::uint16_t{0},
@@ -173,7 +174,7 @@ void Session::begin_exchange(TimeNs now) {
 // process would pull what the application of this one has.
 void Session::give_results(TimeNs now) {
   const Membership::Resumed& resumed = membership_.resumed();
-  const bool is_over = resumed.calls > collectives_.calls_ended();
+  const bool is_over = resumed.calls > collectives_.position();
   bool lacks_state = resumed.needs_state || rejoined_;
   const ReceiveArena* const kept = gradients_ != nullptr ? gradients_->kept() : nullptr;
   CHECK(lacks_state || store_ != nullptr || kept != nullptr);  // a new process may keep none

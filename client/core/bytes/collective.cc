@@ -50,6 +50,7 @@ void Collectives::begin_call(std::optional<Rank> root, void* buffer, std::size_t
 void Collectives::run(const Call& call, TimeNs now) {
   CHECK(started_ && !running_);
   running_ = true;
+  call_step_ = current_step();
   root_ = call.root.value_or(Rank{});
   buffer_ = call.buffer;
   bytes_ = call.bytes;
@@ -62,6 +63,7 @@ void Collectives::run(const Call& call, TimeNs now) {
 // ---- an appliance that is lost and comes back ----
 
 void Collectives::change_appliance() noexcept {
+  position_ = position();
   has_all_bytes_ |= running_ && !exchanging_ && last_;
   begin_anew();
   started_ = exchanging_ = running_ = false;

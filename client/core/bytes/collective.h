@@ -37,6 +37,14 @@ class Collectives final : public PieceStream {
   // ---- an appliance that is lost and comes back ----
   // Calls of the application that have ended, each alike for all ranks.
   std::uint32_t calls_ended() const noexcept { return calls_ended_; }
+  // With k < n and of a store, where a process may have come later than calls of others: the same
+  // for all ranks between two calls, or in one, and more for a rank that has ended one more.
+  // Counted in the stream's steps.
+  std::uint32_t position() const noexcept {
+    return started_ ? base_ + (running_ ? call_step_ : current_step()) - 1 : position_;
+  }
+  // That of the ranks as the appliance began the job, where the stream begins with step 1.
+  void count_from(std::uint32_t position) noexcept { base_ = position; }
   // At another appliance, which knows nothing of the call under way: that waits for end_exchange().
   void change_appliance() noexcept;
   // All ranks are there. From now on broadcasts are the session's own, by exchange(), one at a
@@ -86,6 +94,9 @@ class Collectives final : public PieceStream {
   bool has_all_bytes_ = false;  // of the call, at an appliance that is lost
   std::optional<Call> call_;    // of the application
   std::uint32_t calls_ended_ = 0;
+  std::uint32_t base_ = 0;      // see count_from()
+  std::uint32_t position_ = 0;  // at an appliance that is lost
+  Step call_step_ = 0;          // with which the call that runs began
   // The call that runs.
   Rank root_{};
   std::uint8_t* buffer_ = nullptr;

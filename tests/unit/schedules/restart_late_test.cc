@@ -28,8 +28,8 @@ JobPlan plan_of_late(LateMode late, Step steps = 5) {
   return plan;
 }
 
-JobPlan plan_with_a_broadcast() {
-  JobPlan plan = plan_of_late(LateMode::kDrop, 30);
+JobPlan plan_with_a_broadcast(Step steps = 30) {
+  JobPlan plan = plan_of_late(LateMode::kDrop, steps);
   plan.collectives = {{.before_step = 3,
                        .kind = CollectiveKind::kBroadcast,
                        .root = Rank{1},
@@ -278,6 +278,30 @@ TEST_F(RestartLate, a_call_is_over_for_a_rank_that_lacks_its_end_alone) {
           passing.packet.body<wire::PieceResult>().operation.kind == CollectiveKind::kBarrier;
   });
   restart_two_steps_after_the_call(run);
+  expect_done(world(), run);
+  EXPECT_EQ(world().worker(run, 2).resyncs(), 1u);
+}
+
+// It took part in no call that the others had ended before it came.
+TEST_F(RestartLate, a_process_that_has_returned_before_goes_on_like_all_others) {
+  JobPlan plan = plan_with_a_broadcast(320);
+  plan.collectives.push_back({.before_step = 300, .kind = CollectiveKind::kBarrier});
+  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 10 * kMillisecond;
+  const RunIndex run = world().add_run(plan);
+  start_all(run);
+  ASSERT_TRUE(world().run_until([&] { return world().worker(run, 0).steps_done() == 5; }, kSecond));
+  world().kill(world().worker(run, 2), false);
+  world().add_worker(run, Rank{2}, world().now() + 10 * kMillisecond);
+  ASSERT_TRUE(world().run_until([&] { return world().worker(run, 2).resyncs() == 1; },
+                                world().now() + 5 * kSecond));
+  world().run_until(world().now() + 200 * kMillisecond);
+  ASSERT_LT(world().worker(run, 0).steps_done(), 250u);
+  for (const std::uint64_t boot : {7, 8}) {
+    world().start_appliance(boot);
+    ASSERT_TRUE(
+        world().run_until([&] { return world().worker(run, 2).count(Kind::kReturned) == boot - 6; },
+                          world().now() + 5 * kSecond));
+  }
   expect_done(world(), run);
   EXPECT_EQ(world().worker(run, 2).resyncs(), 1u);
 }
