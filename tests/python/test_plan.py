@@ -204,6 +204,8 @@ def test_operations_take_what_the_appliance_gives_them():
     assert in_order.kinds == found.kinds // 5 and in_order.full_rate_slots == 512
     text = model.words(model.plan(model.Question(8, 10, 2, 1000), COSTS), "given")
     assert 'Operations (backend "sluice"): a job of them takes 256 MiB' in text
+    assert "of a store 0.0 MB of parameters and pushes" in text
+    assert model.kept_of_store(model.Question(8, 10, 2, 25_600_000)) == 204_800_000
 
 
 def test_a_worker_keeps_for_a_restart_what_real_members_allocate():

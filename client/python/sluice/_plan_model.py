@@ -132,6 +132,11 @@ def kept_bytes(question, waits_for_all=True):
     return chunks * (one + KEPT_RESULT_BYTES + masks)
 
 
+def kept_of_store(question):
+    """What a store's worker keeps for that: its newest parameters and its last push."""
+    return 2 * ELEM_BYTES["float32"] * question.params
+
+
 @dataclass(frozen=True)
 class Plan:
     question: Question
@@ -241,6 +246,7 @@ def words(made, source):
         f"{in_order.full_rate_kinds:,} can grow so.",
         f"Restarts: over UDP a worker keeps {kept_bytes(question) / 1e6:,.1f} MB of results for "
         f"those that lack them when the box is lost, {kept_bytes(question, False) / 1e6:,.1f} MB "
-        "with k < n; none with a restart_timeout of 0.",
+        f"with k < n; of a store {kept_of_store(question) / 1e6:,.1f} MB of parameters and pushes; "
+        "nothing with a restart_timeout of 0.",
     ]
     return "\n".join(lines)
