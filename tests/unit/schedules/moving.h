@@ -9,6 +9,31 @@ namespace sluice::sim {
 
 inline constexpr std::size_t kA = 0, kB = 1;
 
+inline JobPlan plan_of_many_steps(Step steps = 40) {
+  JobPlan plan = make_plan(3, steps, {16 * 5, 16 * 3});
+  plan.chunk_bytes = 64;
+  plan.in_place = true;
+  for (RankPlan& rank : plan.ranks) {
+    rank.ending = Ending::kTogether;
+    rank.step_delay_ns = 50 * kMillisecond;
+  }
+  plan.session.restart_timeout_ns = 20 * kSecond;
+  return plan;
+}
+
+// Of operations.
+inline JobPlan plan_of_rounds(Step rounds, DurationNs pause_ns = 50 * kMillisecond) {
+  JobPlan plan = make_plan(3, rounds, {});
+  plan.chunk_bytes = 64;
+  plan.session.operations = true;
+  plan.session.restart_timeout_ns = 20 * kSecond;
+  for (RankPlan& rank : plan.ranks) {
+    rank.ending = Ending::kTogether;
+    rank.step_delay_ns = pause_ns;
+  }
+  return plan;
+}
+
 class Moving : public Schedule {
  protected:
   Moving() { options.standby = true; }

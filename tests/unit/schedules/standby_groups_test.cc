@@ -6,18 +6,6 @@
 namespace sluice::sim {
 namespace {
 
-JobPlan plan_of_rounds(Step rounds, DurationNs pause_ns = 50 * kMillisecond) {
-  JobPlan plan = make_plan(3, rounds, {});
-  plan.chunk_bytes = 64;
-  plan.session.operations = true;
-  plan.session.restart_timeout_ns = 20 * kSecond;
-  for (RankPlan& rank : plan.ranks) {
-    rank.ending = Ending::kTogether;
-    rank.step_delay_ns = pause_ns;
-  }
-  return plan;
-}
-
 auto failed_operations(const Worker& worker) {
   return std::ranges::count_if(worker.log(), [](const LoggedEvent& event) {
     return event.kind == Kind::kOperationDone && !event.status.ok();
@@ -88,20 +76,6 @@ TEST_F(StandbyOfGroups, the_second_dies_after_the_move) {
     }
 }
 
-TEST_F(StandbyOfGroups, they_move_within_a_second_and_a_half_of_the_death) {
-  const RunIndex run = begin(plan_of_rounds(40));
-  world().stop_appliance(kA);
-  expect_moved(run, 1, world().now() + 1500 * kMillisecond);
-  expect_completed(run, 20 * kSecond);
-}
-
-TEST_F(StandbyOfGroups, one_rank_that_loses_the_first_takes_all_along) {
-  const RunIndex run = begin(plan_of_rounds(40));
-  cut(run, 1, kA, true);
-  expect_moved(run, 1, world().now() + 1500 * kMillisecond);
-  expect_completed(run, 20 * kSecond);
-}
-
 TEST_F(StandbyOfGroups, ranks_that_are_kept_apart_wait_for_each_other) {
   options.appliance.jobs.member_timeout_ns = 10 * kSecond;
   JobPlan plan = plan_of_rounds(100);
@@ -167,18 +141,6 @@ TEST_F(StandbyOfGroups, partitions_between_every_pair) {
     }
 }
 
-TEST_F(StandbyOfGroups, a_rank_that_cannot_reach_the_second_is_waited_for_and_named) {
-  const RunIndex run = begin(plan_of_rounds(40));
-  cut(run, 1, kB, true);
-  world().stop_appliance(kA);
-  world().run_until(world().now() + 7 * kSecond);
-  for (const std::uint16_t rank : {0, 2})
-    expect_words(world().worker(run, rank).session().describe_stall(world().now()),
-                 {"10.255.0.2:7700", "2 of 3 ranks here", "rank 1"});
-  cut(run, 1, kB, false);
-  expect_completed(run, 30 * kSecond);
-}
-
 TEST_F(StandbyOfGroups, a_rank_that_dies_with_the_first_ends_the_job_by_name) {
   JobPlan plan = plan_of_rounds(40);
   plan.session.restart_timeout_ns = 6 * kSecond;
@@ -187,46 +149,6 @@ TEST_F(StandbyOfGroups, a_rank_that_dies_with_the_first_ends_the_job_by_name) {
   world().kill(world().worker(run, 1), true);
   world().stop_appliance(kA);
   expect_failed(run, Rank{1}, world().now() + 9 * kSecond, {"2 of 3 ranks joined", "rank 1"});
-}
-
-TEST_F(StandbyOfGroups, what_an_appliance_sends_that_was_left_counts_for_nothing) {
-  const RunIndex run = begin(plan_of_rounds(300));
-  stop(kA, 10 * kSecond);
-  expect_moved(run, 1, world().now() + 1500 * kMillisecond);
-  world().run_until(world().now() + 12 * kSecond);  // it has been back for a while
-  EXPECT_TRUE(all_at(run, 1));
-  EXPECT_TRUE(world().appliance(kA).jobs().is_empty()) << "the ranks have told it, as it finds out";
-  world().stop_appliance(kB);
-  expect_moved(run, 2, world().now() + 1500 * kMillisecond);
-  expect_completed(run, 60 * kSecond);
-}
-
-// A worker's packets come late: the appliance that was left completes operations of its own.
-TEST_F(StandbyOfGroups, an_appliance_that_was_left_completes_operations_of_its_own) {
-  JobPlan plan = plan_of_rounds(20);
-  plan.ranks[2].step_delay_ns = 400 * kMillisecond;
-  const RunIndex run = world().add_run(plan);
-  start_all(run);
-  bool away = false;
-  world().set_filter([&](Passing& passing) {
-    if (passing.box != kA || !away) return;
-    if (passing.direction == Direction::kToWorker) passing.delay_ns = 2 * kSecond;
-  });
-  world().run_until(world().now() + 700 * kMillisecond);
-  away = true;
-  expect_moved(run, 1, world().now() + 2 * kSecond);
-  expect_completed(run, 60 * kSecond);
-}
-
-TEST_F(StandbyOfGroups, both_die_and_the_first_comes_back) {
-  const RunIndex run = begin(plan_of_rounds(40));
-  world().stop_appliance(kA);
-  expect_moved(run, 1, world().now() + 1500 * kMillisecond);
-  world().stop_appliance(kB);
-  world().run_until(world().now() + 3 * kSecond);
-  world().start_appliance(7, kA);
-  expect_moved(run, 2, world().now() + kSecond);
-  expect_completed(run, 30 * kSecond);
 }
 
 TEST_F(StandbyOfGroups, a_drained_appliance_is_empty_and_no_operation_is_lost) {
@@ -238,21 +160,6 @@ TEST_F(StandbyOfGroups, a_drained_appliance_is_empty_and_no_operation_is_lost) {
   EXPECT_TRUE(world().appliance(kA).jobs().is_empty());
   world().stop_appliance(kA);
   expect_completed(run, 20 * kSecond);
-}
-
-TEST_F(StandbyOfGroups, both_are_upgraded_one_after_the_other) {
-  const RunIndex run = begin(plan_of_rounds(200));
-  for (const std::size_t box : {kA, kB}) {
-    world().appliance(box).drain(world().now());
-    expect_moved(run, static_cast<std::uint32_t>(box + 1), world().now() + 1500 * kMillisecond);
-    world().run_until(world().now() + 200 * kMillisecond);
-    EXPECT_TRUE(world().appliance(box).jobs().is_empty());
-    world().stop_appliance(box);
-    world().run_until(world().now() + kSecond);
-    world().start_appliance(50 + box, box);
-    world().run_until(world().now() + 500 * kMillisecond);
-  }
-  expect_completed(run, 60 * kSecond);
 }
 
 // At the second it would wait for all ranks. Here the appliance knows that one is lost.

@@ -6,18 +6,6 @@
 namespace sluice::sim {
 namespace {
 
-JobPlan plan_of_many_steps(Step steps = 40) {
-  JobPlan plan = make_plan(3, steps, {16 * 5, 16 * 3});
-  plan.chunk_bytes = 64;
-  plan.in_place = true;
-  for (RankPlan& rank : plan.ranks) {
-    rank.ending = Ending::kTogether;
-    rank.step_delay_ns = 50 * kMillisecond;
-  }
-  plan.session.restart_timeout_ns = 20 * kSecond;
-  return plan;
-}
-
 using Standby = Moving;
 
 TEST_F(Standby, the_first_dies_at_every_packet_of_a_job) {
@@ -50,23 +38,6 @@ TEST_F(Standby, the_second_dies_at_every_packet_after_the_move) {
     }
 }
 
-TEST_F(Standby, a_job_moves_within_a_second_and_a_half_of_the_death) {
-  const RunIndex run = begin(plan_of_many_steps());
-  world().stop_appliance(kA);
-  expect_moved(run, 1, world().now() + 1500 * kMillisecond);
-  expect_completed(run, 20 * kSecond);
-  for (std::uint16_t rank = 0; rank < 3; ++rank)
-    EXPECT_EQ(world().worker(run, rank).session().counters().appliance_restarts, 1u);
-}
-
-// Everybody hears that one has left.
-TEST_F(Standby, one_rank_that_loses_the_first_takes_all_along) {
-  const RunIndex run = begin(plan_of_many_steps());
-  cut(run, 1, kA, true);
-  expect_moved(run, 1, world().now() + 1500 * kMillisecond);
-  expect_completed(run, 20 * kSecond);
-}
-
 TEST_F(Standby, a_rank_that_reaches_only_the_first_holds_the_job_there) {
   const RunIndex run = begin(plan_of_many_steps(200));
   cut(run, 1, kB, true);
@@ -85,58 +56,6 @@ TEST_F(Standby, a_rank_that_reaches_only_the_first_holds_the_job_there) {
                {"10.255.0.2:7700", "rank 1"});
   expect_moved(run, 2, world().now() + 5 * kSecond);
   expect_completed(run, 60 * kSecond);
-}
-
-TEST_F(Standby, a_rank_that_cannot_reach_the_second_is_waited_for_and_named) {
-  const RunIndex run = begin(plan_of_many_steps());
-  cut(run, 1, kB, true);
-  world().stop_appliance(kA);
-  world().run_until(world().now() + 7 * kSecond);
-  for (const std::uint16_t rank : {0, 2})
-    expect_words(world().worker(run, rank).session().describe_stall(world().now()),
-                 {"10.255.0.2:7700", "2 of 3 ranks here", "rank 1"});
-  cut(run, 1, kB, false);
-  expect_completed(run, 20 * kSecond);
-}
-
-TEST_F(Standby, what_an_appliance_sends_that_was_left_counts_for_nothing) {
-  const RunIndex run = begin(plan_of_many_steps(300));
-  stop(kA, 10 * kSecond);
-  expect_moved(run, 1, world().now() + 1500 * kMillisecond);
-  world().run_until(world().now() + 12 * kSecond);  // it has been back for a while
-  EXPECT_TRUE(all_at(run, 1));
-  EXPECT_TRUE(world().appliance(kA).jobs().is_empty()) << "the ranks have told it, as it finds out";
-  world().stop_appliance(kB);
-  expect_moved(run, 2, world().now() + 1500 * kMillisecond);
-  expect_completed(run, 60 * kSecond);
-}
-
-// A worker's packets come late: the appliance that was left completes a sum of its own.
-TEST_F(Standby, an_appliance_that_was_left_completes_a_step_of_its_own) {
-  JobPlan plan = plan_of_many_steps(20);
-  plan.ranks[2].step_delay_ns = 400 * kMillisecond;
-  const RunIndex run = world().add_run(plan);
-  start_all(run);
-  bool away = false;
-  world().set_filter([&](Passing& passing) {
-    if (passing.box != kA || !away) return;
-    if (passing.direction == Direction::kToWorker) passing.delay_ns = 2 * kSecond;
-  });
-  world().run_until(world().now() + 700 * kMillisecond);
-  away = true;
-  expect_moved(run, 1, world().now() + 2 * kSecond);
-  expect_completed(run, 60 * kSecond);
-}
-
-TEST_F(Standby, both_die_and_the_first_comes_back) {
-  const RunIndex run = begin(plan_of_many_steps());
-  world().stop_appliance(kA);
-  expect_moved(run, 1, world().now() + 1500 * kMillisecond);
-  world().stop_appliance(kB);
-  world().run_until(world().now() + 3 * kSecond);
-  world().start_appliance(7, kA);
-  expect_moved(run, 2, world().now() + kSecond);
-  expect_completed(run, 30 * kSecond);
 }
 
 TEST_F(Standby, both_die_at_once_and_the_second_comes_back) {
@@ -178,21 +97,6 @@ TEST_F(Standby, a_rank_in_the_middle_of_a_step_follows_at_once_when_another_has_
   world().appliance(kA).drain(from);  // 1 and 2 wait for 0, which is between two steps
   expect_moved(run, 1, from + 20 * kMillisecond);
   expect_completed(run, 20 * kSecond);
-}
-
-TEST_F(Standby, both_are_upgraded_one_after_the_other) {
-  const RunIndex run = begin(plan_of_many_steps(100));
-  for (const std::size_t box : {kA, kB}) {
-    world().appliance(box).drain(world().now());
-    expect_moved(run, static_cast<std::uint32_t>(box + 1), world().now() + kSecond);
-    world().run_until(world().now() + 200 * kMillisecond);
-    EXPECT_TRUE(world().appliance(box).jobs().is_empty());
-    world().stop_appliance(box);
-    world().run_until(world().now() + kSecond);
-    world().start_appliance(50 + box, box);
-    world().run_until(world().now() + 500 * kMillisecond);
-  }
-  expect_completed(run, 30 * kSecond);
 }
 
 TEST_F(Standby, a_job_begins_at_the_second_while_the_first_is_away_or_drains) {
