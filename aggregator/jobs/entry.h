@@ -50,7 +50,7 @@ constexpr bool may_follow(MemberPhase phase, MemberPhase next) noexcept {
     case kLeft: return one_of(kJoined, kAborted);
     case kAborted: return next == kJoined;
     case kJoined: return next != kFree;
-    case kReturning: return one_of(kReturning, kJoined, kLeft, kAborted);
+    case kReturning: return next != kFree;
     case kGone: return one_of(kJoined, kReturning, kLeft, kAborted);
     case kEvicted: return one_of(kJoined, kLeft, kAborted);
   }

@@ -121,6 +121,7 @@ ControlResult JobControl::admit_to_running(const Request& request) {
   const bool same = member.nonce == request.join().nonce;
   if (entry_.is_store() && entry_.job->gathers()) return {.verdict = Verdict::kJoin};
   if (member.is(MemberPhase::kReturning)) {
+    if (same) member.liveness.hear(request.now);
     ranks_.repeat_rejoin(rank, request.now);
     return {.verdict = Verdict::kJoin, .bind = same, .job = entry_.id, .rank = rank};
   }
@@ -351,11 +352,10 @@ void JobControl::handle_memory(MemoryOrder order, TimeNs now) {
 void JobControl::tick(TimeNs now) {
   entry_.check();
   contributions_.forget();
-  for (std::uint16_t index = 0; index < entry_.world_size() && !entry_.ended(); ++index) {
-    const Rank rank{index};
+  for (Rank rank{0}; rank.value < entry_.world_size() && !entry_.ended(); ++rank.value) {
     const MemberEntry& member = entry_.member(rank);
     if (member.is(MemberPhase::kReturning)) ranks_.repeat_rejoin(rank, now);
-    if (member.is(MemberPhase::kJoined)) check_member(rank, now);
+    if (member.live()) check_member(rank, now);
     if (!member.is(MemberPhase::kJoined)) continue;
     if (auto eviction = transfers_.check_idle_return(rank, now)) evict(std::move(*eviction), now);
   }
@@ -386,9 +386,9 @@ void JobControl::check_wanted(TimeNs now) {
 
 void JobControl::check_member(Rank rank, TimeNs now) {
   const auto last_heard_ns = [&] { return entry_.last_heard_ns(rank, context_.clock); };
-  const DurationNs timeout_ns = context_.options->member_timeout_ns;
-  CHECK(entry_.member(rank).is(MemberPhase::kJoined));
-  switch (entry_.member(rank).liveness.check(now, timeout_ns, last_heard_ns)) {
+  MemberEntry& member = entry_.member(rank);
+  CHECK(member.live());
+  switch (member.liveness.check(now, context_.options->member_timeout_ns, last_heard_ns)) {
     case Liveness::Finding::kNothing: return;
     case Liveness::Finding::kPing:
       return context_.outbox.send(entry_, rank, wire::PacketType::kPing);

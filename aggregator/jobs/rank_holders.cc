@@ -124,8 +124,8 @@ void RankHolders::rejoin(Rank rank, TimeNs now) {
     for (const std::size_t stream : {kTensorStream, index_of(StreamId::kCollectives)})
       shared.joined_from[stream].store(kNoStep, std::memory_order_release);
   CHECK(member.cookie != 0 && !entry_.resyncs.is_target(rank) && !entry_.resyncs.in_line(rank));
+  if (!member.is(MemberPhase::kReturning)) member.liveness.hear(now);
   member.change_to(MemberPhase::kReturning);
-  member.liveness.hear(now);
   member.liveness.reset_suspicion();
   member.rejoined_ns = now;
   ++member.admissions_due;

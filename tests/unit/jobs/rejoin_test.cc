@@ -149,6 +149,24 @@ TEST_F(Rejoin, AnAdmissionThatAShardLostIsAskedForAgain) {
   EXPECT_TRUE(join(successor).is(PacketType::kAccept));
 }
 
+TEST_F(Rejoin, AProcessThatFallsSilentBeforeTheShardsKnowItIsLost) {
+  auto workers = patient_job(2);
+  leave(workers[1], LeaveReason::kAbnormal);
+  shards_answer = false;
+  Worker successor = successor_of(workers[1]);
+  join(successor);
+  for (int i = 0; i < 4; ++i) {
+    pass(kSecond, {&workers[0]});
+    EXPECT_TRUE(join(successor).bytes.empty()) << "a process that asks is there";
+  }
+  EXPECT_EQ(keepalive(workers[0]).packet.mask_word(0), 0b10u) << "it is in no step";
+  EXPECT_FALSE(jobs.members(JobId{workers[0].job}, now)[1].gone);
+  pass(4 * kSecond, {&workers[0]});
+  EXPECT_TRUE(jobs.members(JobId{workers[0].job}, now)[1].gone);
+  pass(4 * kSecond);
+  EXPECT_TRUE(jobs.views()[0].state == wire::JobState::kEnded) << "nobody is left in the job";
+}
+
 TEST_F(Rejoin, ARankSilentForThreeSecondsIsLostAndTakenOverInOne) {
   restart(options());  // members may be silent for 30 s
   auto workers = patient_job(3);
