@@ -8,7 +8,7 @@
 #include "aggregator/base/block.h"
 #include "aggregator/core/sparse.h"
 #include "aggregator/wire/auth.h"
-#include "tests/fuzz/packets.h"
+#include "tests/fuzz/resumed_packets.h"
 #include "tests/fuzz/world.h"
 
 using namespace sluice;
@@ -39,11 +39,7 @@ Envelope open_envelope(std::uint8_t byte) {
           .path = std::size_t{byte} >> 6};
 }
 
-template <class Body>
-Body& body_in(fuzz::Bytes& bytes) {
-  bytes.resize(std::max(bytes.size(), sizeof(wire::CommonHeader) + sizeof(Body)));
-  return *reinterpret_cast<Body*>(bytes.data() + sizeof(wire::CommonHeader));
-}
+using fuzz::body_in;
 
 // Makes a contribution one without data, of its chunk and of others behind it.
 void list_chunks(fuzz::Bytes& bytes) {
@@ -166,7 +162,9 @@ void repair(fuzz::Bytes& bytes) {
   static constexpr PacketType kOfWorkers[] = {
       PacketType::kJoin,  PacketType::kLeave,  PacketType::kKeepalive, PacketType::kContribution,
       PacketType::kProbe, PacketType::kCredit, PacketType::kFinished,  PacketType::kResync,
-      PacketType::kPiece, PacketType::kPush,   PacketType::kPull};
+      PacketType::kPiece, PacketType::kPush,   PacketType::kPull,      PacketType::kMakeGroup,
+      PacketType::kCall,  PacketType::kPart,   PacketType::kFloors,    PacketType::kPartProbe,
+      PacketType::kHeld,  PacketType::kCopies, PacketType::kCopy};
   bytes.resize(std::max(bytes.size(), sizeof(wire::CommonHeader)));
   auto& common = *reinterpret_cast<wire::CommonHeader*>(bytes.data());
   common.magic = wire::kMagic;
@@ -190,11 +188,12 @@ void repair(fuzz::Bytes& bytes) {
                                        (static_cast<unsigned>(AveragingChoice::kSum) + 1));
       if (body.policy.kind > PolicyKind::kGoodput) body.policy = {};
       if (body.policy.late > LateMode::kRequeue) body.policy.late = LateMode::kDrop;
-      body.kind = static_cast<JobKind>(static_cast<unsigned>(body.kind) % 2);
+      body.kind = static_cast<JobKind>(static_cast<unsigned>(body.kind) % 3);
       UpdateOptions& update = body.store.update;
       update.rule = static_cast<UpdateRule>(static_cast<unsigned>(update.rule) % 3);
       update.nesterov &= 1;
       update.interpolates &= 1;
+      fuzz::repair_resume(body);
       body.prune.rule = static_cast<PruneRule>(static_cast<unsigned>(body.prune.rule) % 6);
       const std::size_t room = bytes.size() - sizeof(wire::CommonHeader) - sizeof(wire::Join);
       body.print_tensors = 1;
@@ -238,6 +237,14 @@ void repair(fuzz::Bytes& bytes) {
       break;
     }
     case PacketType::kPiece: repair_piece(bytes); break;
+    case PacketType::kMakeGroup: fuzz::repair_make_group(bytes); break;
+    case PacketType::kCall:
+    case PacketType::kPart:
+    case PacketType::kFloors:
+    case PacketType::kPartProbe: fuzz::repair_group_packet(bytes, type); break;
+    case PacketType::kHeld: fuzz::repair_held(bytes); break;
+    case PacketType::kCopies: fuzz::repair_copies(bytes); break;
+    case PacketType::kCopy: fuzz::repair_copy(bytes); break;
     case PacketType::kPush: repair_push(bytes); break;
     case PacketType::kPull: {
       auto& body = body_in<wire::Pull>(bytes);
@@ -263,6 +270,8 @@ void aim(const fuzz::World& world, fuzz::Bytes& bytes, std::size_t path) {
     body.token = world.token_to_echo(packet.common().cookie, path, body.token);
     return;
   }
+  if (fuzz::is_of_group(packet.type()))
+    return fuzz::aim_at_group(bytes, packet.type(), world.hostile_group());
   const Step open = world.hostile_step();
   if (packet.type() == wire::PacketType::kFinished) {
     auto& body = body_in<wire::Finished>(bytes);
@@ -275,6 +284,16 @@ void aim(const fuzz::World& world, fuzz::Bytes& bytes, std::size_t path) {
     auto& body = body_in<wire::Push>(bytes);
     body.elem_count = std::min<std::uint16_t>(body.elem_count, fuzz::kHonestElems);
     bytes.resize(sizeof(wire::CommonHeader) + sizeof(wire::Push) + body.elem_count * 4u);
+  } else if (packet.type() == wire::PacketType::kHeld) {
+    auto& body = body_in<wire::Held>(bytes);
+    body.step = std::max<Step>(1, open + 1 - body.step % 4);
+    body.elem_count = std::min<std::uint16_t>(body.elem_count, fuzz::kHonestElems);
+    bytes.resize(sizeof(wire::CommonHeader) + sizeof(wire::Held) + 8 +
+                 (body.elem_count == 0 ? 8 : payload_bytes(body.dtype, body.elem_count)));
+  } else if (packet.type() == wire::PacketType::kCopy) {
+    auto& body = body_in<wire::Copy>(bytes);
+    body.elem_count = std::min<std::uint16_t>(body.elem_count, fuzz::kHonestElems);
+    bytes.resize(sizeof(wire::CommonHeader) + sizeof(wire::Copy) + 8 + body.elem_count * 4u);
   } else if (packet.type() == wire::PacketType::kContribution) {
     auto& body = body_in<wire::Contribution>(bytes);
     if (body.weight % 4 == 0) return;
@@ -361,5 +380,9 @@ std::vector<fuzz::Seed> fuzz::seeds() {
     add("joiner", seal(Role::kJoiner, 0),
         {name, packet_bytes({.rank = 1}, join_body(fuzz::kHonestElems * 4, world_size,
                                                    fuzz::kHonestChunks, name))});
+  for (const std::uint16_t rank : {std::uint16_t{1}, kAnyRank.value})
+    add("joiner", seal(Role::kJoiner, 0),
+        {rank == 1 ? "operations" : "elastic",
+         packet_bytes({.rank = rank}, fuzz::operations_body(fuzz::kHonestElems * 4, 2, "fuzz"))});
   return all;
 }

@@ -30,6 +30,16 @@ inline wire::Join join_body(std::uint16_t chunk_bytes, std::uint16_t world_size,
   return body;
 }
 
+// Of a job of kind operations.
+inline wire::Join operations_body(std::uint16_t chunk_bytes, std::uint16_t world_size,
+                                  const char* name) {
+  wire::Join body = join_body(chunk_bytes, world_size, 0, name);
+  for (wire::StreamLayout& layout : body.layouts) layout = {};
+  body.layouts[index_of(StreamId::kCollectives)].chunk_count = kCollectiveChunks;
+  body.kind = JobKind::kOperations;
+  return body;
+}
+
 inline std::vector<Seed> packet_seeds(const wire::Sender& sender) {
   const Bytes data{0, 0, 128, 63, 0, 0, 0, 64};  // 1.0f, 2.0f
   Bytes padded = packet_bytes(sender, join_body(1024, 2, 4, "fuzz"));
@@ -161,6 +171,15 @@ inline std::vector<Seed> packet_seeds(const wire::Sender& sender) {
                              .payload_bytes = 8},
            {3}, data)},
       {"feedback", packet_bytes(sender, wire::Feedback{})},
+      {"make_group",
+       packet_bytes(sender, wire::MakeGroup{.mask_words = 1, .name_bytes = 1, .name = {'a'}}, {3})},
+      {"abort_group", packet_bytes(sender,
+                                   wire::MakeGroup{.request = wire::GroupRequest::kAbort,
+                                                   .mask_words = 1,
+                                                   .name_bytes = 1,
+                                                   .name = {'a'}},
+                                   {3})},
+      {"group_made", packet_bytes(sender, wire::GroupMade{.generation = 1})},
       {"call", packet_bytes(sender, wire::Call{.what = {.bytes = 8,
                                                         .dtype = Dtype::kFloat32,
                                                         .wire = Dtype::kFloat32}})},

@@ -1,5 +1,6 @@
 #include "tests/fuzz/world.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "aggregator/base/block.h"
@@ -10,45 +11,21 @@ namespace sluice::fuzz {
 namespace {
 
 constexpr std::size_t kPortDatagramBytes = 1472;
-constexpr std::string_view kFuzzerAddress = "10.66.6.6:666";
 
 agg::JobsOptions options() {
   agg::JobsOptions result{.secret = kSecret,
                           .shard_count = kShards,
-                          .max_jobs = 8,
+                          .max_jobs = 16,
                           .max_workers = 16,
                           .max_chunk_bytes = 1280,
                           .max_job_memory_bytes = std::size_t{1} << 20,
-                          .max_total_memory_bytes = std::size_t{4} << 20};
+                          .max_total_memory_bytes = std::size_t{16} << 20};
   result.boot_key.fill(0x42);
   return result;
 }
 
 float honest_value(std::uint16_t rank, Step step, std::uint32_t chunk, std::uint16_t elem) {
   return static_cast<float>((rank + 1) * 100 + step % 50 + chunk + elem);
-}
-
-constexpr std::size_t kHonestKind = 3;  // sync
-
-// The hostile members' jobs take turns: their ranks can do more where a step needs few of them, and
-// in stores.
-void aim_at(std::size_t kind, wire::Join& join) {
-  join.has_policy = 1;
-  switch (kind) {
-    case 0: join.policy = {.kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 1}; break;
-    case 1: join.policy = {.kind = PolicyKind::kSaina, .k = 1, .round_steps = 1}; break;
-    case 2:
-      join.policy = {.kind = PolicyKind::kGoodput, .late = LateMode::kRequeue, .max_staleness = 3};
-      break;
-    case 4:
-    case 5:
-      join.kind = JobKind::kStore;
-      join.store.bound = kind == 4 ? 0 : 1;
-      if (kind == 4) join.store.update.rule = UpdateRule::kAdam;
-      join.layouts[0].chunk_count = 3 * kChunksPerBlock;
-      break;
-    default: break;
-  }
 }
 
 std::string honest_address(std::uint16_t rank) { return "10.0.0." + std::to_string(rank + 2); }
@@ -72,8 +49,6 @@ struct SendSome : agg::SendTo<Send> {
     agg::SendTo<Send>::send(burst);
   }
 };
-
-agg::PathKey hostile_path(std::size_t number) { return {2, static_cast<std::uint8_t>(number)}; }
 
 }  // namespace
 
@@ -125,100 +100,6 @@ bool World::challenge_for(const wire::Join& join, std::uint16_t rank,
     return false;
   std::memcpy(server_nonce, packet.body<wire::Challenge>().server_nonce, sizeof(server_nonce));
   return true;
-}
-
-Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world_size,
-                       std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address,
-                       const agg::PathKey& path, std::size_t kind) {
-  wire::Join body = join_body(kHonestElems * 4, world_size, chunk_count, name);
-  body.nonce = next_nonce_ += 0x9E3779B97F4A7C15;
-  body.run_id = run_id;
-  aim_at(kind, body);
-  wire::Packet packet;
-  Bytes bytes = packet_bytes({.rank = rank}, body);
-  bytes.resize(std::max<std::size_t>(bytes.size(), body.datagram_bytes));
-  auto result = control(bytes, address, path);
-  REQUIRE_PROPERTY(ok(wire::parse({reply_.data(), result.reply_bytes}, packet)));
-  if (packet.type() != wire::PacketType::kChallenge) return {};
-  body.has_proof = 1;
-  std::memcpy(body.server_nonce, packet.body<wire::Challenge>().server_nonce,
-              sizeof(body.server_nonce));
-  const wire::Digest proof = wire::join_proof(kSecret, rank, body);
-  std::memcpy(body.proof, proof.data(), proof.size());
-  const Bytes proven = packet_bytes({.rank = rank}, body);
-  result = control(proven, address, path);
-  // Its memory is made first; a job that runs admits a rank again when its shards know of it.
-  const bool made = agg::carry_out_all(appliance_.jobs(), now_);
-  if (result.reply_bytes == 0) drain();
-  if (made || result.reply_bytes == 0) result = control(proven, address, path);
-  if (!result.bind || result.reply_bytes == 0) return {};
-  REQUIRE_PROPERTY(ok(wire::parse({reply_.data(), result.reply_bytes}, packet)));
-  return {.job = packet.common().job, .cookie = packet.common().cookie};
-}
-
-void World::join_hostile() {
-  const std::string name = "hostile" + std::to_string(hostile_kind_);
-  for (std::uint16_t rank = 0; rank < kHostileRanks; ++rank) {
-    hostile_[rank] =
-        join(name.c_str(), rank, kHostileRanks, kHostileChunks, hostile_runs_[hostile_kind_],
-             kFuzzerAddress, hostile_path(0), hostile_kind_);
-  }
-  std::map<Cookie, Paths> paths;
-  for (const Membership& member : hostile_) {
-    if (member.cookie == 0) continue;
-    paths[member.cookie] = paths_[member.cookie];
-    paths[member.cookie][0].answered = true;
-  }
-  paths_.swap(paths);
-  drain();
-  // The first steps need everyone; beyond them the policy has a say.
-  for (Step step = 1; step <= kFullSteps; ++step)
-    for (std::uint32_t chunk = 0; chunk < kHostileChunks; ++chunk)
-      for (std::uint16_t rank = 0; rank < kHostileRanks; ++rank) {
-        const Bytes bytes =
-            packet_bytes({.job = hostile_[rank].job, .rank = rank, .cookie = hostile_[rank].cookie},
-                         wire::Contribution{.flow = {.credit = 100, .flags = wire::kFlagNil},
-                                            .step = step,
-                                            .chunk = chunk,
-                                            .base_step = step,
-                                            .weight = 1},
-                         {chunk_bit(chunk)});
-        wire::Packet packet;
-        REQUIRE_PROPERTY(ok(wire::parse(bytes, packet)));
-        appliance_.handle_data(shard_of(chunk, kShards), packet, false, now_);
-      }
-  drain();
-}
-
-Step World::hostile_step() const noexcept {
-  const std::string name = "hostile" + std::to_string(hostile_kind_);
-  for (const agg::JobView& view : appliance_.jobs().views())
-    if (view.job != nullptr && view.name == name) return view.job->windows[0].open_step;
-  return 1;
-}
-
-// Its members misbehave for a while in a job of each policy; then they take their ranks in the next
-// one, where they were silent long enough to be replaced, or start it again when it has ended.
-void World::keep_hostile_job() {
-  bool runs = ++hostile_turns_ % kTurnsPerJob != 0;
-  if (!runs) hostile_kind_ = (hostile_kind_ + 1) % kHostileKinds;
-  const std::string name = "hostile" + std::to_string(hostile_kind_);
-  if (runs) {
-    runs = false;
-    for (const agg::JobView& view : appliance_.jobs().views())
-      runs |= view.job != nullptr && view.name == name && view.state == wire::JobState::kRunning;
-    if (runs) return;
-    ++hostile_runs_[hostile_kind_];
-  }
-  join_hostile();
-  if (hostile_[0].cookie != 0) return;
-  ++hostile_runs_[hostile_kind_];
-  join_hostile();
-  // Jobs that joiners have begun and left may have taken all ids: they end with their silence.
-  for (int i = 0; i < 5 && hostile_[0].cookie == 0; ++i) {
-    pass(kDefaultMemberTimeout / 4);
-    join_hostile();
-  }
 }
 
 bool World::is_honest_cookie(Cookie cookie) const noexcept {
@@ -369,11 +250,16 @@ void World::keep_alive() {
   }
 }
 
+// In steps, as an appliance runs: what passes while it stands still is no member's silence.
 void World::pass(DurationNs duration) {
-  now_ += duration;
-  keep_alive();
-  agg::carry_out_all(appliance_.jobs(), now_);  // what the fuzzer's joins ordered is made this late
-  drain();
+  constexpr DurationNs kStep = 50 * kMillisecond;
+  for (; duration > 0; duration -= kStep) {
+    now_ += std::min(duration, kStep);
+    keep_alive();
+    // What the fuzzer's joins ordered is made this late.
+    agg::carry_out_all(appliance_.jobs(), now_);
+    drain();
+  }
 }
 
 }  // namespace sluice::fuzz

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,11 +17,16 @@ namespace sluice::fuzz {
 
 inline constexpr std::uint16_t kShards = 2;
 inline constexpr std::uint16_t kHonestRanks = 3;
+inline constexpr std::size_t kHonestKind = 3;  // of a job, see World::join(): sync
+inline constexpr std::string_view kFuzzerAddress = "10.66.6.6:666";
 inline constexpr std::uint16_t kHostileRanks = 2;
 inline constexpr std::uint32_t kHonestChunks = 70;  // a whole block and a part: on both shards
 inline constexpr std::uint16_t kHonestElems = 16;
 inline constexpr std::uint32_t kHostileChunks = 3;
 inline constexpr std::size_t kHostilePaths = 4;  // path 0 is the one by which members join
+inline agg::PathKey hostile_path(std::size_t number) {
+  return {2, static_cast<std::uint8_t>(number)};
+}
 inline constexpr char kSecret[] = "sesame";
 inline constexpr std::size_t kDrainLimit = 100'000;  // datagrams; more: an endless exchange
 
@@ -57,6 +63,8 @@ class World {
   bool is_honest_cookie(Cookie cookie) const noexcept;
   Step hostile_step() const noexcept;  // the step of the hostile job's gradients
   const std::array<Membership, kHostileRanks>& hostile() const noexcept { return hostile_; }
+  // The newest group of the hostile members, where their job is of operations.
+  const wire::GroupMade& hostile_group() const noexcept { return hostile_group_; }
   // The token in a keepalive of a member that comes by `path`, as `draw` says: the token that was
   // sent there, one that was sent to another path, one that was never sent, or none.
   std::uint64_t token_to_echo(Cookie cookie, std::size_t path, std::uint64_t draw) const noexcept;
@@ -83,6 +91,7 @@ class World {
                   std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address,
                   const agg::PathKey& path, std::size_t kind);
   void join_hostile();
+  void make_hostile_group();
   void check_result(const agg::Transmit& transmit, const wire::Packet& packet);
   void keep_alive();
 
@@ -90,9 +99,10 @@ class World {
   TimeNs now_ = 1000 * kSecond;
   std::array<Membership, kHonestRanks> honest_;
   std::array<Membership, kHostileRanks> hostile_;
-  static constexpr std::size_t kHostileKinds = 6;  // policies and stores, see aim_at()
+  wire::GroupMade hostile_group_;
+  static constexpr std::size_t kHostileKinds = 10;  // policies, stores, operations: see aim_at()
   static constexpr std::uint32_t kTurnsPerJob = 16;
-  std::array<std::uint64_t, kHostileKinds> hostile_runs_{1, 1, 1, 1, 1, 1};
+  std::array<std::uint64_t, kHostileKinds> hostile_runs_{};
   std::size_t hostile_kind_ = 0;
   std::uint32_t hostile_turns_ = 0;
   std::uint64_t next_nonce_ = 0x9E3779B97F4A7C15;
