@@ -34,14 +34,12 @@ JobPlan plan_of(const BcubeOptions& options, std::uint32_t servers) {
 std::size_t data_bytes_of(std::span<const std::uint8_t> datagram) {
   wire::Packet packet;
   if (!ok(wire::parse(datagram, packet))) return 0;
+  std::uint8_t flags = wire::kFlagNil;
   if (packet.type() == wire::PacketType::kContribution)
-    return packet.body<wire::Contribution>().flow.flags & wire::kFlagNil ? 0
-                                                                         : packet.payload().size();
-  if (packet.type() == wire::PacketType::kResult)
-    return packet.body<wire::ResultHeader>().feedback.flags & wire::kFlagNil
-               ? 0
-               : packet.payload().size();
-  return 0;
+    flags = packet.body<wire::Contribution>().flow.flags;
+  else if (packet.type() == wire::PacketType::kResult)
+    flags = packet.body<wire::ResultHeader>().feedback.flags;
+  return flags & wire::kFlagNil ? 0 : packet.payload().size();
 }
 
 }  // namespace
@@ -158,14 +156,14 @@ bool BcubeWorld::run(TimeNs until) {
         break;
       case EventKind::kWorkerApp:
         servers_[event.target].timer_at = kNever;
+        servers_[event.target].idle.wake_all();
         pump_server(event.target, now);
         break;
       case EventKind::kWorkerTimeout: {
         Server& server = servers_[event.target];
         if (server.timer_at > now || is_away({Part::Kind::kServer, event.target}, now)) break;
         server.timer_at = kNever;
-        for (client::Leg& lane : server.relay->legs())
-          if (lane.session.next_timeout() <= now) lane.session.handle_timeout(now);
+        server.idle.handle_timeouts(server.relay->legs(), now);
         pump_server(event.target, now);
         break;
       }
@@ -283,8 +281,9 @@ std::optional<std::uint32_t> BcubeWorld::next_link(std::uint32_t link,
 void BcubeWorld::deliver(const Address& address, const wire::Datagram& datagram, TimeNs now) {
   if (address.to_appliance) return to_box(address, datagram, now);
   if (is_away({Part::Kind::kServer, address.server}, now)) return;
-  auto& lane = servers_[address.server].relay->legs()[address.lane];
-  (void)lane.session.handle_datagram(datagram.payload, now);
+  Server& server = servers_[address.server];
+  (void)server.relay->legs()[address.lane].session.handle_datagram(datagram.payload, now);
+  server.idle.wake(address.lane);
   pump_server(address.server, now);
 }
 
@@ -353,14 +352,14 @@ void BcubeWorld::pump_server(std::uint32_t index, TimeNs now) {
   if (is_away({Part::Kind::kServer, index}, now)) return;
   Server& server = servers_[index];
   for (bool again = true; again;) {
-    while (server.relay->act_on_call(now)) continue;
-    again = run_app(index, now);
-    while (server.relay->act_on_call(now)) continue;
+    while (server.relay->act_on_call(now)) server.idle.wake_all();
+    if ((again = run_app(index, now))) server.idle.wake_all();
+    while (server.relay->act_on_call(now)) server.idle.wake_all();
+    server.idle.look_at(server.relay->legs());
     again |= transmit(index, now);
   }
-  TimeNs next = server.submitting ? std::max(server.due_ns, now + 1) : kNever;
-  for (const client::Leg& lane : server.relay->legs())
-    next = std::min(next, std::max(lane.session.next_timeout(), now + kMicrosecond));
+  const TimeNs next = std::min(server.submitting ? std::max(server.due_ns, now + 1) : kNever,
+                               server.idle.next_timeout(server.relay->legs(), now));
   if (next == kNever || server.timer_at <= next) return;
   server.timer_at = next;
   events_.push(next, EventKind::kWorkerTimeout, index);
@@ -368,8 +367,10 @@ void BcubeWorld::pump_server(std::uint32_t index, TimeNs now) {
 
 bool BcubeWorld::transmit(std::uint32_t index, TimeNs now) {
   bool any = false;
-  client::Relay& relay = *servers_[index].relay;
+  Server& server = servers_[index];
+  client::Relay& relay = *server.relay;
   for (const std::uint32_t lane_index : relay.send_order()) {
+    if (server.idle.is_idle(lane_index, now)) continue;
     client::Leg& lane = relay.legs()[lane_index];
     const client::LegAddress& place = lane.address;
     const std::uint32_t host = bcube_.server_at(place.level, place.switch_index, place.host);
@@ -379,7 +380,7 @@ bool BcubeWorld::transmit(std::uint32_t index, TimeNs now) {
     const bool local = plain() && host == index;
     for (std::size_t sent = 0; sent < relay.turn(); ++sent) {
       if (!local && !has_room(up_link(index, port_of(place)))) break;
-      if (!lane.session.poll_transmit(transmit, buffer_, now)) break;
+      if (!server.idle.poll(lane_index, lane, transmit, buffer_, now)) break;
       any = true;
       const Address address{.appliance = static_cast<std::uint16_t>(appliance),
                             .server = static_cast<std::uint16_t>(index),

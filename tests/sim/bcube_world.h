@@ -28,6 +28,7 @@
 #include "tests/sim/bcube_oracle.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/frame_pool.h"
+#include "tests/sim/idle_legs.h"
 #include "tests/sim/link.h"
 #include "tests/sim/plan.h"
 #include "tests/sim/random.h"
@@ -205,6 +206,7 @@ class BcubeWorld {
     std::vector<std::uint32_t> order;  // tensors still to be submitted in this step
     TimeNs due_ns = 0;                 // of the next one
     TimeNs timer_at = kNever;
+    IdleLegs idle;
     Step step = 0;  // that is being submitted
     Step done = 0;
     std::vector<client::TensorTimes> traces;
