@@ -16,8 +16,8 @@ from workers import BUILD, finish, start, wait_joined
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
-STEPS = 400
-FLAP_S = 1.5  # the workers give up an appliance that is silent for 4 s
+STEPS = 400  # 6 s at least
+FLAP_S = 1.5
 GATEWAY = "10.77.0.200"
 UNREACHABLE_S = 1.5  # three quick pings to a dead process take 0.6 s
 
@@ -32,8 +32,9 @@ def appliance():
 @contextlib.contextmanager
 def job_in_full_run(lab):
     """Inside, the job runs; afterwards it must have waited once and ended well."""
+    over = lab.directory / "flap_is_over"
     workers = [
-        start(lab, rank, lab.url, rank, 2, steps=STEPS, pause_ms=15, elems=5000)
+        start(lab, rank, lab.url, rank, 2, steps=STEPS, pause_ms=15, elems=5000, last_after=over)
         for rank in range(2)
     ]
     for worker in workers:
@@ -44,6 +45,7 @@ def job_in_full_run(lab):
     assert [worker.poll() for worker in workers] == [None, None], [
         finish(worker) for worker in workers
     ]
+    over.touch()
     for worker in workers:
         report = finish(worker)
         assert report["exit"] == 0 and report["steps"] == STEPS, report

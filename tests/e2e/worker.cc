@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <thread>
@@ -35,6 +36,7 @@ struct WorkerOptions {
   std::uint32_t chunk_bytes = 0;
   std::uint32_t join_timeout_ms = 30'000;
   std::uint32_t pause_ms = 0;  // between steps
+  std::string last_after;      // a file: the last step begins when it is there
   std::uint32_t stall_report_ms = 5'000;
   std::uint32_t restart_ms = 60'000;
   std::int64_t skip_tensor = -1;  // never submitted by this rank, and no end_step
@@ -99,6 +101,9 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
     return std::to_string(std::chrono::duration<double>(at.time_since_epoch()).count());
   };
   for (std::uint32_t step = 1; step <= options.steps; ++step) {
+    const bool held = step == options.steps && !options.last_after.empty();
+    while (held && !std::filesystem::exists(options.last_after))
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
     for (std::uint32_t tensor = 0; tensor < options.tensors; ++tensor)
       for (std::uint64_t elem = 0; elem < options.elem_count; ++elem)
         gradients[tensor][elem] = value_of(options, options.rank, step, tensor, elem);
@@ -175,6 +180,7 @@ int main(int argc, char** argv) {
   app.add_option("--chunk-bytes", options.chunk_bytes);
   app.add_option("--join-timeout-ms", options.join_timeout_ms);
   app.add_option("--pause-ms", options.pause_ms);
+  app.add_option("--last-after", options.last_after);
   app.add_option("--stall-report-ms", options.stall_report_ms);
   app.add_option("--restart-ms", options.restart_ms);
   app.add_option("--skip-tensor", options.skip_tensor);
