@@ -1,7 +1,7 @@
 """A link that flaps and a host that is unreachable for a moment end no synchronous job.
 
-A job of two ranks makes short steps while the network says that rank 0 is away. One step waits for
-it to come back; the job ends with all its steps and every sum exact (exit status 0).
+A job of two ranks makes short steps while the network says that rank 0 is away. A step waits for it
+to come back; the job ends with all its steps and every sum exact (exit status 0).
 
 The af_packet driver reports no link of a veth: the first test shows what missing frames do.
 """
@@ -31,7 +31,8 @@ def appliance():
 
 @contextlib.contextmanager
 def job_in_full_run(lab):
-    """Inside, the job runs; afterwards it must have waited once and ended well."""
+    """Inside, the job runs. The caller appends when the network was gone and when it was back, by
+    time.monotonic(); in between no step may have run, and the job must have ended well."""
     over = lab.directory / "flap_is_over"
     workers = [
         start(lab, rank, lab.url, rank, 2, steps=STEPS, pause_ms=15, elems=5000, last_after=over)
@@ -40,25 +41,28 @@ def job_in_full_run(lab):
     for worker in workers:
         wait_joined(worker)
     time.sleep(0.5)
-    waited = []
-    yield waited
+    outage = []
+    yield outage
     assert [worker.poll() for worker in workers] == [None, None], [
         finish(worker) for worker in workers
     ]
     over.touch()
-    for worker in workers:
+    for rank, worker in enumerate(workers):
         report = finish(worker)
         assert report["exit"] == 0 and report["steps"] == STEPS, report
-        assert report["step_max_ms"] >= 900 * waited[0], f"no step waited: {report}"
+        # Of two ranks one may hear late of a step that was under way, and of the one after it.
+        ends = [end for _, end in report["steps_s"] if outage[0] <= end <= outage[1]]
+        assert len(ends) <= 2, f"rank {rank}: steps ended at {ends}, in the outage {outage}"
     assert "has ended: rank" not in (lab.directory / "sluiced.log").read_text()
 
 
 def test_a_link_that_is_down_for_a_moment_costs_only_that():
-    with appliance() as lab, job_in_full_run(lab) as waited:
+    with appliance() as lab, job_in_full_run(lab) as outage:
         lab.in_host(0, "ip link set eth0 down")
+        outage.append(time.monotonic())
         time.sleep(FLAP_S)
+        outage.append(time.monotonic())
         lab.in_host(0, "ip link set eth0 up")
-        waited.append(FLAP_S)
 
 
 def read_in(lab, host, command):
@@ -100,9 +104,10 @@ def udp_unreachable(lab, host):
 
 
 def test_a_host_that_is_unreachable_for_a_moment_costs_only_that():
-    with appliance() as lab, job_in_full_run(lab) as waited:
+    with appliance() as lab, job_in_full_run(lab) as outage:
         before = unreachables(lab, 0)
         with udp_unreachable(lab, 0):
+            outage.append(time.monotonic())
             time.sleep(UNREACHABLE_S)
+            outage.append(time.monotonic())
         assert unreachables(lab, 0) > before, "the kernel did not say that it is unreachable"
-        waited.append(UNREACHABLE_S)
