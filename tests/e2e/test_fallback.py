@@ -43,8 +43,9 @@ def wait_for_steps(lab, ranks, way, count):
     seen = len(said(lab, 0))
     deadline = time.monotonic() + 300
     while sum(line.endswith(f" {way}") for line in said(lab, 0)[seen:]) < count:
-        assert time.monotonic() < deadline and all(one.poll() is None for one in ranks), [
-            said(lab, rank)[-5:] for rank in range(RANKS)]
+        assert time.monotonic() < deadline and all(one.poll() is None for one in ranks), \
+            "\n".join(f"rank {rank}: {line}" for rank in range(RANKS)
+                      for line in said(lab, rank)[-12:])
         time.sleep(0.05)
 
 

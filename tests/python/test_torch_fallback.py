@@ -219,6 +219,15 @@ def test_ranks_that_still_see_the_box_leave_it_with_those_that_do_not():
     assert Run(box, 5).values() == negative(means([1, 2, 3])) + means([4, 5])
 
 
+@pytest.mark.parametrize("holders", ((0, 2), (1,)))
+def test_a_step_is_given_while_the_script_waits_for_the_rank_that_lacks_it(holders):
+    box = Box()
+    box.dead_from = {3: ((), holders)}
+    together = threading.Barrier(RANKS, timeout=60)  # a collective call of the script
+    run = Run(box, 6, lambda rank, step, fallback: together.wait())
+    assert run.values() == negative(means([1, 2, 3])) + means([4, 5, 6])
+
+
 def test_all_ranks_return_at_one_step():
     box = Box()
     box.dead_from = {2: ((), ())}

@@ -3,13 +3,15 @@
 A step has one result on all ranks. So the ranks first stop using the box, all of them, and only
 then add up anything over the group:
 
- 1. A rank that has heard no box for `after_s` asks all ranks to stop, at the group's store. A rank
-    that waits for a step looks there ten times a second; half of the ranks may still see the box.
+ 1. A rank that has heard no box for `after_s` asks all ranks to stop, at the group's store. Each
+    rank looks there ten times a second; half of them may still see the box.
  2. A rank that stops leaves the job, from where on the job gives it no result, and states at the
     store how many steps it has ended. It reads the statements of all others: no sum before that.
  3. A step that some ranks have ended and some have not is given by the first rank that has: each
     rank keeps the newest results in memory of their own. Ranks differ by one step at most, since
     a step needs all ranks.
+    A rank whose training thread is between two steps, in a collective call that waits for the rank
+    that lacks the step, states and gives by a thread of its own.
  4. A step that no rank has ended is summed over the group, from the same contributions: the job
     does not write its results over them.
 
@@ -18,6 +20,7 @@ over the group adds up how many ranks have joined. Once all have, the next step 
 """
 
 import atexit
+import datetime
 import hashlib
 import logging
 import threading
@@ -28,6 +31,7 @@ import torch.distributed as dist
 
 from sluice import errors
 from sluice._handle import ending_threads
+from sluice._torch_gloo import Inner
 
 _log = logging.getLogger("sluice")
 LOOK_S = 0.1  # between two looks at the store
@@ -37,15 +41,18 @@ RETURN_JOIN_S = 10.0
 
 
 class ProcessGroup:
-    """A torch.distributed group, as Fallback uses it. From the thread that trains."""
+    """A torch.distributed group, as Fallback uses it. add() and give() from any thread."""
 
-    def __init__(self, group, name):
+    def __init__(self, group, name, patience_s):
         ranks = [dist.distributed_c10d.get_global_rank(group, rank)
                  for rank in range(dist.get_world_size(group))]
         self.rank, self.size = dist.get_rank(group), len(ranks)
-        self._group, self._ranks = group, ranks
+        self._group = group
         self._store = dist.PrefixStore(f"sluice/fallback/{name}/{ranks[0]}-{len(ranks)}",
                                        dist.distributed_c10d._get_default_store())
+        # The script's own calls may be under way in `group`.
+        self._of_givers = Inner(self._store, self.rank, self.size,
+                                datetime.timedelta(seconds=patience_s))
 
     def add(self, key, number):
         """Adds to a number that all ranks see once this returns, at first 0; returns the sum."""
@@ -57,9 +64,11 @@ class ProcessGroup:
             work.wait()
 
     def give(self, tensors, rank):
-        """Replaces each tensor by that rank's."""
-        for work in [dist.broadcast(one, self._ranks[rank], group=self._group, async_op=True)
-                     for one in tensors]:
+        """Replaces each tensor by that rank's. In memory of the host."""
+        options = dist.BroadcastOptions()
+        options.rootRank = rank
+        group = self._of_givers.get()
+        for work in [group.broadcast([one], options) for one in tensors]:
             work.wait()
 
 
@@ -134,7 +143,8 @@ class Return(threading.Thread):
 
 
 class Fallback:
-    """Where the steps of one rank end. Use from the thread that trains.
+    """Where the steps of one rank end. Use from the thread that trains. Has a thread that answers
+    the other ranks while that one is between two steps, until end().
 
     group      a ProcessGroup.
     job        the sluice.Job; afterwards the present one, closed while `is_away`.
@@ -151,21 +161,33 @@ class Fallback:
         self._ended = 0  # steps
         self._times = self._runs = 0  # the group was used; a run was joined
         self._returning = None
-        self._left = False
+        self._is_open = True  # the job
+        # Held by the thread that ends a step or answers the others: what follows is its own.
+        self._turn = threading.Lock()
+        self._given = False  # a step that has not ended here was given meanwhile
+        self._error = None   # of the thread that answers
+        self._over = threading.Event()
+        self._answering = threading.Thread(target=self._answer, name="sluice-fallback", daemon=True)
+        self._answering.start()
+        atexit.register(self.end)
 
     def end_step(self, contributions, weight, take_results):
         """Ends the step that this rank has contributed to, when its contributions (tensors) hold
         the averages. `take_results()` copies the results there. Blocks. Raises the job's errors,
         and PeerLost where a rank does not come to the group."""
-        if not self.is_away and self._wait():
-            take_results()
-        elif not self.is_away and self._change_over():
-            take_results()
-        else:
-            with _naming_the_group():
-                self._sum(contributions, weight)
-            self.group_steps += 1
-        self._ended += 1
+        with self._turn:
+            if self._error is not None:
+                raise self._error
+            if self.is_away:
+                self._close()  # the other thread has left it
+            if self._given or (not self.is_away and (self._wait() or self._change_over())):
+                take_results()
+                self._given = False
+            else:
+                with _naming_the_group():
+                    self._sum(contributions, weight)
+                self.group_steps += 1
+            self._ended += 1
 
     def stops(self, error=None):
         """Whether the ranks leave the job: an error of it is a consequence of that, then."""
@@ -174,9 +196,19 @@ class Fallback:
         return self.is_away or self._group.add(f"stop/{self._times}", 0) != 0
 
     def end(self):
-        """Nothing is joined any more."""
+        """Nothing is joined any more, and the other ranks hear nothing. Idempotent."""
+        atexit.unregister(self.end)
+        self._over.set()
+        self._answering.join(2)
         if self._returning is not None:
             self._returning.stop()
+        if self.is_away:
+            self._close()
+
+    def _close(self):
+        if self._is_open:
+            self._is_open = False
+            self.job.close()
 
     # ---- the box ----
 
@@ -214,9 +246,33 @@ class Fallback:
 
     # ---- from the box to the group ----
 
+    def _answer(self):
+        """What end_step() does for the others, while the training thread is outside of it."""
+        while not self._over.wait(LOOK_S):
+            try:
+                if not self.stops() or not self._turn.acquire(blocking=False):
+                    continue
+            except RuntimeError:
+                return  # the store is gone, and the process group with it
+            try:
+                if not self.is_away and self.stops():
+                    self._given = self._leave()
+            except errors.Error as error:
+                self._error = error
+                return
+            except RuntimeError as error:
+                self._error = errors.PeerLost(f"the process group's store has failed: {error}")
+                return
+            finally:
+                self._turn.release()
+
     def _change_over(self):
         """True: another rank has given the step that this one was in."""
-        self.job.close()
+        self._close()
+        return self._leave()
+
+    def _leave(self):
+        """Takes no more results of the job. True: as above."""
         self._group.add(f"ended/{self._times}/{self._group.rank}", 1 + self._ended)
         ended = self._statements()
         if max(ended) - min(ended) > 1:
@@ -260,6 +316,7 @@ class Fallback:
             tensor.div_(weights)
         if ready == self._group.size:
             self.job, self.is_away, self._returning = back.take(), False, None
+            self._is_open = True
             _log.warning("rank %d: training is back at %s from step %d on", self._group.rank,
                          self.job.address, self._ended + 2)
         elif failed:

@@ -69,8 +69,8 @@ class GroupAttachment(Attachment):
         self._buckets = Buckets(self._numbers, outputs)
         self._targets = []  # (result, where DDP wants it) of this backward
         self._lost = None  # the job's error, before its step was waited for
-        self._fallback = Fallback(ProcessGroup(group, job.label), job, join, list(flat.values()),
-                                  after_s, patience_s)
+        self._fallback = Fallback(ProcessGroup(group, job.label, patience_s), job, join,
+                                  list(flat.values()), after_s, patience_s)
 
     @property
     def is_away(self):
