@@ -110,9 +110,8 @@ SessionOptions options_of(const JoinRequest& request) {
   return options;
 }
 
-// With a standby its members must agree where the job is, which only those of a synchronous job, or
-// of groups whose operations need all, do without a vote: nothing is completed anywhere without
-// each of them.
+// With a standby its members must agree where the job is: they move all together. A store's cannot
+// tell who is where, nor those of a job that anybody may join.
 Status check_standby(const SessionOptions& options) {
   if (options.addresses.size() < 2) return {};
   std::string why;
@@ -120,8 +119,6 @@ Status check_standby(const SessionOptions& options) {
     why = "a parameter store";
   else if (asks_any_rank(options))
     why = "an elastic job";
-  else if (options.has_policy && options.policy.tolerates_stragglers())
-    why = "a job with k < n";
   if (!why.empty())
     why += " does not move to another appliance: its members could go on at two places at once";
   else if (options.restart_timeout_ns == 0)

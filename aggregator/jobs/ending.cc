@@ -36,6 +36,11 @@ std::string describe_loss(const JobEntry& entry, Rank rank, const std::string& w
          "; a synchronous job needs all ranks: look at that rank's log and start the job again";
 }
 
+std::string describe_move(const JobEntry& entry, Rank rank) {
+  return text("job '%s': rank %u at %s has moved to another appliance", entry.name.c_str(),
+              unsigned{rank.value}, entry.member(rank).address.c_str());
+}
+
 std::string describe_early_end(const JobEntry& entry, Rank rank,
                                const Contributions::Furthest& furthest) {
   const MemberEntry& member = entry.member(rank);
@@ -88,11 +93,15 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
   member.change_to(MemberPhase::kLeft);
   if (entry_.job != nullptr) entry_.shared(rank).reachable.store(false, std::memory_order_release);
 
-  if (entry_.is_store() && entry_.exchanging())
-    return fail(wire::NoticeCode::kMoved, rank, describe_loss(entry_, rank, "left", silent_ns),
-                now);
-  // Nobody ends its part: the others follow, and nothing that needs this rank is completed here.
+  // What it has it states where it is now.
+  if (entry_.exchanging() && (entry_.is_store() || moved))
+    return fail(
+        wire::NoticeCode::kMoved, rank,
+        moved ? describe_move(entry_, rank) : describe_loss(entry_, rank, "left", silent_ns), now);
+  // Nobody ends its part: the others follow. It counts among the ranks of a step until then, so
+  // nothing that needs it is completed here.
   if (moved && entry_.drain == wire::Drain::kAsked) drain(wire::Drain::kBegun);
+  if (moved) transfers_.forget(rank);
   if (entry_.running() && !moved) {
     if (abnormal) {
       fail(wire::NoticeCode::kMemberLeft, rank,
@@ -113,6 +122,29 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
     groups_.remove_member(rank);
   }
   if (!entry_.ended() && entry_.live_count() == 0 && !keep(now)) retire(now);
+}
+
+// Of a job with k < n whose others have not followed a rank that has moved: they cannot reach it,
+// and it may come back.
+void JobControl::check_member(Rank rank, TimeNs now) {
+  MemberEntry& member = entry_.member(rank);
+  const DurationNs timeout_ns = context_.options->member_timeout_ns;
+  if (entry_.goes_on() && member.is(MemberPhase::kLeft) && member.moved && entry_.exchanges() &&
+      now - member.left_ns >= timeout_ns) {
+    member.change_to(MemberPhase::kAborted);
+    remove_member(rank);
+    return note_loss(rank, wire::NoticeCode::kMemberLeft,
+                     describe_shrinking(entry_, describe_move(entry_, rank)), now);
+  }
+  if (!member.live()) return;
+  const auto last_heard_ns = [&] { return entry_.last_heard_ns(rank, context_.clock); };
+  switch (member.liveness.check(now, timeout_ns, last_heard_ns)) {
+    case Liveness::Finding::kNothing: return;
+    case Liveness::Finding::kPing:
+      return context_.outbox.send(entry_, rank, wire::PacketType::kPing);
+    case Liveness::Finding::kDied: return lose(rank, wire::NoticeCode::kMemberDied, now);
+    case Liveness::Finding::kSilent: return lose(rank, wire::NoticeCode::kMemberSilent, now);
+  }
 }
 
 // A synchronous job that runs cannot go on without a rank, other jobs can; a job that forms waits

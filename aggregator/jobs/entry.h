@@ -24,6 +24,15 @@ inline constexpr DurationNs kNoticeRepeat = 10 * kSecond;  // after the end of a
 // A store that is kept this long, or a job that waits this long for its ranks, gives way to one
 // that finds no room.
 inline constexpr DurationNs kYieldAfter = 120 * kSecond;
+// The number of an exchange has the run's epoch in its lowest bits, so whoever was in one says that
+// the job has begun with that epoch.
+inline constexpr std::uint64_t kEpochBits = 16;
+constexpr std::uint64_t epoch_bits(std::uint32_t epoch) noexcept {
+  return epoch & ((std::uint64_t{1} << kEpochBits) - 1);
+}
+constexpr bool is_of_epoch(std::uint64_t exchange, std::uint32_t epoch) noexcept {
+  return exchange != 0 && epoch_bits(static_cast<std::uint32_t>(exchange)) == epoch_bits(epoch);
+}
 // A join for a rank that has left is not refused at once: the other ranks may be about to leave.
 inline constexpr DurationNs kRejoinGrace = 3 * kSecond;
 
@@ -257,11 +266,13 @@ struct JobEntry {
     return one.is(MemberPhase::kJoined) && one.resume_step != 0 &&
            (one.exchange_over == newest || one.exchange_entered == newest);
   }
-  // Of operations: the job has run here before with the epoch that it has now, so with all ranks.
-  // Else the others may still be where it was before, and go on there.
+  // The job has run here before with the epoch that it has now, so with all ranks. Else the others
+  // may still be where it was before, and go on there.
   bool has_run_here() const noexcept {
     return epoch == 0 || std::ranges::any_of(members, [this](const MemberEntry& one) {
-             return one.is(MemberPhase::kJoined) && one.exchange_entered == epoch + 1;
+             return one.is(MemberPhase::kJoined) &&
+                    (is_operations() ? one.exchange_entered == epoch + 1
+                                     : is_of_epoch(one.exchange_entered, epoch));
            });
   }
   // It goes on without ranks that have not come back, after members that waited for them since
@@ -270,7 +281,7 @@ struct JobEntry {
   bool resumes_without(TimeNs since) const noexcept {
     if (resuming_ns == 0 || std::max(resuming_ns, held_since_ns) > since) return false;
     if (is_operations()) return has_run_here();
-    return exchanges() && resumed().step != 0 && count(MemberPhase::kJoined) >= 2;
+    return exchanges() && has_run_here() && resumed().step != 0 && count(MemberPhase::kJoined) >= 2;
   }
   // The memory is on its way back to the system.
   bool memory_returns() const noexcept {
@@ -301,9 +312,8 @@ struct JobEntry {
   bool may_yield(TimeNs now) const noexcept;
   // A store that has outlived all of its workers.
   bool is_kept() const noexcept { return running() && is_store() && live_count() == 0; }
-  // Its members may go to another appliance, all together: nothing is completed without each one
-  // that takes part in it.
-  bool moves() const noexcept { return !goes_on() || (is_operations() && !is_elastic()); }
+  // Its members may go to another appliance, all together.
+  bool moves() const noexcept { return !goes_on() || (!is_store() && !is_elastic()); }
   // A running job of which every step needs every rank that has not ended its part.
   bool is_synchronous() const noexcept { return running() && job != nullptr && !goes_on(); }
   // When the member spoke last. Control and data both count; the shards' clock is the caller's.

@@ -355,7 +355,7 @@ void JobControl::tick(TimeNs now) {
   for (Rank rank{0}; rank.value < entry_.world_size() && !entry_.ended(); ++rank.value) {
     const MemberEntry& member = entry_.member(rank);
     if (member.is(MemberPhase::kReturning)) ranks_.repeat_rejoin(rank, now);
-    if (member.live()) check_member(rank, now);
+    check_member(rank, now);
     if (!member.is(MemberPhase::kJoined)) continue;
     if (auto eviction = transfers_.check_idle_return(rank, now)) evict(std::move(*eviction), now);
   }
@@ -382,19 +382,6 @@ bool JobControl::is_over(TimeNs now) const noexcept {
 void JobControl::check_wanted(TimeNs now) {
   if (!entry_.forming() || !entry_.unclaimed() || now - entry_.asked_ns <= kJoinDeadline) return;
   retire(now);
-}
-
-void JobControl::check_member(Rank rank, TimeNs now) {
-  const auto last_heard_ns = [&] { return entry_.last_heard_ns(rank, context_.clock); };
-  MemberEntry& member = entry_.member(rank);
-  CHECK(member.live());
-  switch (member.liveness.check(now, context_.options->member_timeout_ns, last_heard_ns)) {
-    case Liveness::Finding::kNothing: return;
-    case Liveness::Finding::kPing:
-      return context_.outbox.send(entry_, rank, wire::PacketType::kPing);
-    case Liveness::Finding::kDied: return lose(rank, wire::NoticeCode::kMemberDied, now);
-    case Liveness::Finding::kSilent: return lose(rank, wire::NoticeCode::kMemberSilent, now);
-  }
 }
 
 }  // namespace sluice::agg

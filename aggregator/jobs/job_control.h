@@ -72,9 +72,9 @@ class JobControl {
   void tell_status();  // to all members, unasked
   void advance_transfers(TimeNs now);
   void check_wanted(TimeNs now);
-  void check_member(Rank rank, TimeNs now);
 
   // ending.cc: how ranks are lost, how the job ends, and when its memory goes back.
+  void check_member(Rank rank, TimeNs now);
   void lose(Rank rank, wire::NoticeCode code, TimeNs now);
   bool let_go(Rank rank, wire::NoticeCode code, TimeNs now);
   void check_ends(TimeNs now);

@@ -123,6 +123,8 @@ RankDecision decide_rank(const JoinRequest& request, const JobEntry& entry,
     if (silent_ns <= kTakeoverSilence) return decide_held(request, entry, silent_ns);
   }
   const bool unheard = member.is(MemberPhase::kGone) && entry.is_synchronous();
+  if (member.is(MemberPhase::kLeft) && member.moved && entry.goes_on())
+    return {.kind = Kind::kIgnore, .refusal = {}};  // another process finds the job where it is now
   const bool left = member.is(MemberPhase::kLeft) && entry.running() && !entry.is_elastic();
   if (unheard || left) return decide_left(request, entry);
   return {.kind = entry.goes_on() ? Kind::kTakeOfRunning : Kind::kTake, .refusal = {}};

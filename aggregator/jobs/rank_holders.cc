@@ -37,6 +37,7 @@ void RankHolders::occupy(const Request& request) {
   member.liveness.hear(request.now);
   member.resyncs_done = 0;
   member.was_member = request.join().was_member != 0;
+  member.moved = false;
   note_resumption(request);
 
   Member& shared = entry_.shared(request.rank());
@@ -56,14 +57,15 @@ void RankHolders::note_resumption(const Request& request) noexcept {
   if (member.resume_step != 0 && entry_.resuming_ns == 0) entry_.resuming_ns = request.now;
 }
 
-// Greater than all that members know of, and no other job's.
+// Greater than all that members know of, and no other job's; see is_of_epoch().
 std::uint64_t RankHolders::next_exchange() noexcept {
   constexpr unsigned kCountBits = 24;
   std::uint64_t newest = 0;
   for (const MemberEntry& one : entry_.members)
     newest = std::max({newest, one.exchange_over, one.exchange_entered});
-  const std::uint64_t unique = make_cookie(Rank{0}, newest) >> kCountBits;
-  return (((newest >> (64 - kCountBits)) + 1) << (64 - kCountBits)) | unique;
+  const std::uint64_t unique = make_cookie(Rank{0}, newest) >> (kCountBits + kEpochBits);
+  return (((newest >> (64 - kCountBits)) + 1) << (64 - kCountBits)) | unique << kEpochBits |
+         epoch_bits(entry_.epoch);
 }
 
 // Ranks that are away, or too far back to be given results, need another rank's state.

@@ -104,10 +104,10 @@ std::size_t write_status(const JobEntry& entry, Rank rank, std::uint32_t echo_us
   std::array<std::uint64_t, kMaskWords> missing{};
   for (std::uint16_t other = 0; other < entry.world_size(); ++other) {
     const MemberEntry& member = entry.member(Rank{other});
-    // Of operations whoever has ended is missed as well: the job cannot move without it.
-    const bool stays_out = entry.is_operations() && !member.moved;
-    const bool finished = member.is(MemberPhase::kLeft) && !entry.forming() && !stays_out;
-    if (!member.is(MemberPhase::kJoined) && !finished) set_bit(missing.data(), Rank{other});
+    // Whoever has ended is missed by a job that goes on without it and cannot move without it.
+    const bool ended = member.is(MemberPhase::kLeft) && (!entry.goes_on() || entry.is_store());
+    const bool away = !entry.forming() && (ended || (member.has_left() && member.moved));
+    if (!member.is(MemberPhase::kJoined) && !away) set_bit(missing.data(), Rank{other});
   }
   const std::size_t words = sluice::mask_words(entry.world_size());
   CHECK(words <= missing.size());

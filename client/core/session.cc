@@ -281,14 +281,11 @@ void Session::after_join(TimeNs now) {
   membership_.begin(link_.identity, {.restart_ns = restart_timeout_ns()}, now);
   become(SessionState::kForming);
   if (!joined.ok()) return fail(std::move(joined), true, now);
-  const bool stays =
-      store_ != nullptr || (groups_ == nullptr && facts_.policy.tolerates_stragglers());
-  if (standby_.exists() && (restart_timeout_ns() == 0 || stays))
+  if (standby_.exists() && (restart_timeout_ns() == 0 || store_ != nullptr))
     return fail(
         {StatusCode::kInvalidArgument,
-         place() + "only a synchronous job, or one of operations, moves to another address, "
-                   "and only with a restart_timeout: members of a job with k < n that lose "
-                   "each other could go on at two places; give one address"},
+         place() + "a job moves to another address only with a restart_timeout, and a store not "
+                   "at all: its members could go on at two places; give one address"},
         true, now);
   link_.events.push({.kind = Event::Kind::kJoined});
 }

@@ -24,9 +24,10 @@ void Session::consider_move(TimeNs now) {
     at.between_steps = forming || std::ranges::none_of(streams_, &Stream::in_progress);
     if (forming && !moving_ && membership_.lacks_ranks())
       at.incomplete_ns = now - membership_.grown_ns();
-    // Of operations: the next appliance would wait for ranks that are lost, as it cannot know that.
-    at.must_stay = groups_ != nullptr && state_ == SessionState::kRunning &&
-                   (membership_.lacks_ranks() || collectives_.has_call());
+    // The next appliance would wait for ranks that are lost, as it cannot know that.
+    const bool loses_ranks = groups_ != nullptr || facts_.policy.tolerates_stragglers();
+    at.must_stay = loses_ranks && state_ == SessionState::kRunning &&
+                   (membership_.lacks_ranks() || (groups_ != nullptr && collectives_.has_call()));
   }
   if (std::string text = standby_.take_warning(now); !text.empty())
     link_.events.push({.kind = Event::Kind::kStalled,

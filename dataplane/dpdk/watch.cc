@@ -52,7 +52,7 @@ bool needs_this_process(const agg::Job* job) {
   if (job == nullptr) return false;
   const agg::JobSpec& spec = job->spec;
   if (spec.operations) return spec.operations->elastic;
-  return spec.store || spec.policy.tolerates_stragglers();
+  return spec.store.has_value();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 from lab import Lab, missing
+from stragglers import SLOW, WORLD_SIZE, Training, fixed, identical
 from test_errors import fails
 from test_restart import BUILD, RANKS, STEPS, end_training, kill, read_line, start_training
 from workers import finish, start
@@ -114,10 +115,29 @@ def test_a_training_over_the_backend_moves_when_its_box_dies_and_when_the_other_
         assert all(one["restarts"] == 2 for one in survived), survived
 
 
+def test_the_fastest_6_of_8_ranks_move_with_identical_replicas():
+    pytest.importorskip("torch")
+    with Lab(hosts=WORLD_SIZE, standby=True) as lab:
+        first = lab.start_appliance(BUILD)
+        second = lab.start_appliance(BUILD, standby=True)
+        with Training(lab, "requeue", 0.3, fixed(6, "requeue"), slow=True, build=BUILD) as training:
+            training.await_steps_more(5)
+            kill(first)
+            training.await_steps_more(4)
+            lab.start_appliance(BUILD)
+            drain(second)
+            training.await_steps_more(5)
+            ends = training.finish()
+            print(*ends, sep="\n")  # pytest shows it when a test fails
+            assert identical(ends)
+            assert all(end["restarts"] == 2 for end in ends)
+            assert ends[SLOW]["late_chunks"] > 0
+
+
 def test_a_job_that_cannot_move_is_refused_with_the_reason():
     with Lab(hosts=1, standby=True) as lab:
-        worker = start(lab, 0, lab.url, 0, 3, steps=10, elems=100, k=2)
-        fails(finish(worker), "a job with k < n does not move", "one address",
+        worker = start(lab, 0, lab.url, 0, 3, steps=10, elems=100, restart_ms=0)
+        fails(finish(worker), "without a restart_timeout a job does not move", "one address",
               status="invalid argument")
 
 

@@ -306,7 +306,10 @@ void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
   Random groups(mix(seed, 0x09E5A7));
   draw_operations(groups, options);
   Random second(mix(seed, 0x57A4DB));
-  if (!late && !store && second.one_in(2)) draw_standby(second, options);
+  // A job with k < n that has lost a rank waits for another process of it where it has moved to.
+  const bool loses =
+      std::ranges::any_of(options.jobs, [](const SwarmJob& job) { return !job.losses.empty(); });
+  if (!(late && loses) && !store && second.one_in(2)) draw_standby(second, options);
 }
 
 DurationNs SwarmOptions::restart_ns() const {

@@ -194,7 +194,7 @@ void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
   if (const Verdict why = wire::parse(bytes, packet); !ok(why))
     return oracle_.violation("a session sent a packet that does not parse: " +
                              std::string(label(why)));
-  note_epoch(worker, packet);
+  note_epoch(worker, packet, transmit.port_offset != 0);
   if (transmit.port_offset != 0)
     oracle_.on_worker_packet(worker.party(), static_cast<std::uint16_t>(transmit.port_offset - 1),
                              worker.pumps(), packet, counts(worker.identity.run, packet));

@@ -152,14 +152,23 @@ class World {
                      const agg::Job* store = nullptr);
 
  private:
+  struct Place {
+    std::uint32_t boot = 0;
+    std::uint16_t job = 0;
+    std::uint32_t epoch = 0;
+    bool operator==(const Place&) const = default;
+  };
   struct Run {
     JobPlan plan;
     client::Layout layout;
     std::vector<HostIndex> hosts;
     std::vector<WorkerIndex> latest;
-    std::uint32_t epoch = 0;                                      // the highest of a member
-    std::vector<std::pair<std::uint32_t, std::uint16_t>> places;  // boot and job, one after another
-    bool restarts = false;                                        // its appliance is down
+    std::uint32_t epoch = 0;    // the highest of a member; with k < n of a job that has begun
+    std::vector<Place> places;  // with k < n, one after another
+    bool restarts = false;      // its appliance is down
+
+    // Which of its places it is; a new one is its last.
+    std::uint32_t enter(const Place& place);
   };
 
   RunIndex add_run(JobPlan plan, std::vector<HostIndex> hosts);
@@ -169,14 +178,16 @@ class World {
   void arrive_at_host(HostIndex host, FrameIndex frame);
   void send_filtered(Link& link, FrameIndex frame, const Way& way,
                      std::span<const std::uint8_t> bytes, TimeNs now);
-  void note_epoch(Worker& worker, const wire::Packet& packet);
+  // `data`: for a shard.
+  void note_epoch(Worker& worker, const wire::Packet& packet, bool data);
   Worker* worker_at(std::uint16_t port);
   std::uint16_t public_port(const Worker& worker) const;
   void note_unreliable(HostIndex host);
   Appliance* booted(std::uint32_t boot) const;  // null: it is no more
   bool is_cut(HostIndex host, const wire::IpAddress& box) const;
   std::optional<std::size_t> box_at(const wire::IpAddress& address) const;
-  // Whether the packet is of a member's newest place, or of sums, which are the same everywhere.
+  // Whether the packet is of the run's newest place, or of sums of all ranks, which are the same
+  // everywhere.
   bool counts(RunIndex run, const wire::Packet& packet) const;
 
   WorldOptions options_;

@@ -7,6 +7,8 @@
 namespace sluice::sim {
 namespace {
 
+constexpr std::uint32_t kNowhere = UINT32_MAX;  // a place that the run has left before it was seen
+
 wire::IpAddress appliance_address(bool ipv6, std::size_t box) {
   const auto low = static_cast<std::uint8_t>(1 + box);
   if (!ipv6) return wire::ipv4_address(10, 255, 0, low);
@@ -81,40 +83,56 @@ bool World::is_cut(HostIndex host, const wire::IpAddress& address) const {
   return box && cuts_.contains({host, *box});
 }
 
+std::uint32_t World::Run::enter(const Place& place) {
+  const auto found = std::ranges::find(places, place);
+  if (found == places.end() && place.epoch < epoch) return kNowhere;
+  if (found != places.end()) return static_cast<std::uint32_t>(found - places.begin());
+  places.push_back(place);
+  epoch = place.epoch;
+  return static_cast<std::uint32_t>(places.size() - 1);
+}
+
 // The first packet of the first member at the next place: from here on that counts.
-// With one appliance a place is a job there: with k < n a death while results are given begins it
-// again. A synchronous job has one place in each process of the appliance.
-void World::note_epoch(Worker& worker, const wire::Packet& packet) {
+// With k < n a place is a job in a process of an appliance: a death while results are given begins
+// it again. Where it can move it is there from its first packet of data on, and counts where it was
+// until then. A synchronous job that cannot move has one place in each process.
+void World::note_epoch(Worker& worker, const wire::Packet& packet, bool data) {
   const wire::CommonHeader& common = packet.common();
   const RunIndex index = worker.identity.run;
   Run& run = *runs_[index];
   const bool moves = boxes_.size() > 1;
-  if (common.cookie == 0) return;
-  if (!moves && !run.plan.tolerates_stragglers()) {
-    epochs_.try_emplace({index, common.cookie}, boxes_[0].boot);
-    return;
-  }
+  const bool tolerant = run.plan.tolerates_stragglers();
+  if (common.cookie == 0 || (moves && tolerant && !data)) return;
   if (epochs_.contains({index, common.cookie})) return;
-  std::uint32_t epoch = worker.session().epoch();
-  if (!moves) {
-    const std::pair<std::uint32_t, std::uint16_t> place{boxes_[0].boot, common.job};
-    const auto found = std::ranges::find(run.places, place);
-    epoch = static_cast<std::uint32_t>(found - run.places.begin());
-    if (found == run.places.end()) run.places.push_back(place);
+  std::uint32_t& at = epochs_[{index, common.cookie}];
+  at = worker.session().epoch();
+  if (!tolerant) {
+    if (!moves) at = boxes_[0].boot;
+    if (!moves || at <= run.epoch) return;
+    run.epoch = at;
+    return oracle_.note_restart(index);
   }
-  epochs_[{index, common.cookie}] = epoch;
-  if (epoch <= run.epoch) return;
-  run.epoch = epoch;
-  // Of another process of the appliance the oracle knows.
-  if (moves || run.places[epoch].first == run.places[epoch - 1].first) oracle_.note_restart(index);
+  const std::size_t known = run.places.size();
+  const std::uint32_t boot = boxes_[worker.session().address()].boot;
+  at = run.enter({.boot = boot, .job = common.job, .epoch = at});
+  if (known == 0 || known == run.places.size()) return;
+  // Of another process of the appliance where it is the oracle knows.
+  const Place& before = run.places[known - 1];
+  if (before.epoch == run.epoch && before.boot != boot) return;
+  oracle_.note_restart(index);
+  if (before.epoch != run.epoch) note_far_behind(oracle_, index, run.latest, workers_);
 }
 
 bool World::counts(RunIndex run, const wire::Packet& packet) const {
   const wire::PacketType type = packet.type();
-  if (type != wire::PacketType::kPiece && type != wire::PacketType::kPieceResult) return true;
+  const bool is_piece = type == wire::PacketType::kPiece || type == wire::PacketType::kPieceResult;
   const auto found = epochs_.find({run, packet.common().cookie});
-  if (boxes_.size() == 1 && !runs_[run]->plan.tolerates_stragglers())
-    return found == epochs_.end() || found->second == boxes_[0].boot;
+  if (runs_[run]->plan.tolerates_stragglers()) {
+    if (!is_piece && boxes_.size() == 1) return true;
+    return found != epochs_.end() && found->second + std::size_t{1} == runs_[run]->places.size();
+  }
+  if (!is_piece) return true;
+  if (boxes_.size() == 1) return found == epochs_.end() || found->second == boxes_[0].boot;
   return found != epochs_.end() && found->second == runs_[run]->epoch;
 }
 

@@ -61,6 +61,26 @@ TEST_F(Moved, AMemberThatMovesEndsNobodysJob) {
   EXPECT_TRUE(jobs.is_empty()) << "when all have moved, the job is over here";
 }
 
+// The others may follow: until then it counts among the ranks of a step.
+TEST_F(Moved, AMemberOfAJobWithStragglersThatMovesIsLostWhenNobodyFollowsIt) {
+  std::vector<Worker> workers = patient_job(3);
+  leave(workers[0], wire::LeaveReason::kMoved);
+  Answered after = keepalive(workers[1]);
+  ASSERT_TRUE(after.is(PacketType::kStatus));
+  EXPECT_EQ(after.packet.mask_word(0), 0u) << "it is not missed: the job may move";
+  Worker another = successor_of(workers[0]);
+  EXPECT_TRUE(join(another).bytes.empty()) << "it finds the job where it is now";
+  EXPECT_TRUE(jobs.views()[0].loss.empty());
+  pass(options().member_timeout_ns + kSecond, {&workers[1], &workers[2]});
+  EXPECT_THAT(jobs.views()[0].loss, HasSubstr("rank 0 at"));
+  EXPECT_THAT(jobs.views()[0].loss, HasSubstr("has moved to another appliance"));
+  EXPECT_TRUE(rejoin(another).is(PacketType::kAccept));
+  for (Worker* worker : {&another, &workers[1], &workers[2]})
+    leave(*worker, wire::LeaveReason::kMoved);
+  EXPECT_TRUE(jobs.is_empty());
+  EXPECT_TRUE(jobs.jobs().empty() || jobs.views()[0].notice.empty()) << "no error";
+}
+
 TEST_F(Moved, DrainingTellsMembersAndRefusesNewJobsByName) {
   std::vector<Worker> workers = running_job(2);
   jobs.drain(now);

@@ -74,7 +74,7 @@ TEST_F(Rejoin, AnErrorOfOneRankLeavesTheOthersRunningAndItsRankFree) {
 TEST_F(Rejoin, AFinishedRankIsNotGivenToANewProcess) {
   auto workers = patient_job(3);
   leave(workers[1]);
-  EXPECT_EQ(keepalive(workers[0]).packet.mask_word(0), 0u);
+  EXPECT_EQ(keepalive(workers[0]).packet.mask_word(0), 0b010u) << "the job cannot move without it";
   pass(4 * kSecond, {&workers[0], &workers[2]});
   Worker successor = successor_of(workers[1]);
   EXPECT_THAT(refusal_of(successor, RefuseCode::kRankTaken), HasSubstr("left 4.0 s ago"));

@@ -167,5 +167,31 @@ TEST_F(Resumed, ARankThatIsAloneDoesNotGoOn) {
   EXPECT_EQ(only_job()->open_step(StreamId::kGradients), 42u);
 }
 
+// The third may be where the job was before, with others that are not here.
+TEST_F(Resumed, AJobWithStragglersThatHasMovedHereWaitsForAllRanks) {
+  Worker first = late_member(0, 42), second = late_member(1, 42), third = late_member(2, 41);
+  for (Worker* worker : {&first, &second, &third}) {
+    worker->join.epoch = 1;
+    worker->join.exchange_over = worker->join.exchange_entered = 2 << 16;  // of epoch 0
+  }
+  join(first);
+  join(second);
+  pass(2 * options().member_timeout_ns, {&first, &second});
+  EXPECT_EQ(only_job()->open_step(StreamId::kGradients), 0u);
+  ASSERT_TRUE(join(third).is(PacketType::kAccept));
+  EXPECT_EQ(only_job()->open_step(StreamId::kGradients), 42u);
+  EXPECT_EQ(keepalive(first).body<wire::Status>().exchange & 0xffff, 1u) << "of epoch 1";
+}
+
+TEST_F(Resumed, AJobWithStragglersThatHasRunHereSinceItMovedNeedNotWait) {
+  Worker first = late_member(0, 42), second = late_member(1, 42);
+  for (Worker* worker : {&first, &second}) worker->join.epoch = 1;
+  second.join.exchange_entered = 2 << 16 | 1;
+  join(first);
+  join(second);
+  pass(options().member_timeout_ns + 500 * kMillisecond, {&first, &second});
+  EXPECT_EQ(only_job()->open_step(StreamId::kGradients), 42u);
+}
+
 }  // namespace
 }  // namespace sluice::agg

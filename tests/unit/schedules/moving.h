@@ -21,6 +21,16 @@ inline JobPlan plan_of_many_steps(Step steps = 40) {
   return plan;
 }
 
+// With k < n: rank 2 is late.
+inline JobPlan plan_of_late_steps(Step steps, LateMode late = LateMode::kRequeue) {
+  JobPlan plan = plan_of_many_steps(steps);
+  plan.nil_output = true;
+  plan.session.has_policy = true;
+  plan.session.policy = {.kind = PolicyKind::kFixed, .late = late, .k = 2};
+  plan.ranks[2].step_delay_ns = 80 * kMillisecond;
+  return plan;
+}
+
 // Of operations.
 inline JobPlan plan_of_rounds(Step rounds, DurationNs pause_ns = 50 * kMillisecond) {
   JobPlan plan = make_plan(3, rounds, {});
@@ -97,6 +107,11 @@ class Moving : public Schedule {
   }
   void cut(RunIndex run, std::uint16_t rank, std::size_t box, bool on) {
     world().cut(world().worker(run, rank).identity.host, box, on);
+  }
+  // Each rank reaches the second appliance alone where its bit is set, else the first alone.
+  void keep_apart(RunIndex run, std::uint32_t at_second, bool on) {
+    for (std::uint16_t rank = 0; rank < 3; ++rank)
+      cut(run, rank, (at_second >> rank & 1) != 0 ? kA : kB, on);
   }
   void stop(std::size_t box, DurationNs duration) {
     const TimeNs until = world().now() + duration;

@@ -8,26 +8,6 @@
 namespace sluice::sim {
 namespace {
 
-// Ranks 0 and 1 complete steps, rank 2 is late, and now and then further back.
-JobPlan plan_of_late(LateMode late, Step steps = 5) {
-  JobPlan plan = make_plan(3, steps, {16 * 5, 16 * 3});
-  plan.chunk_bytes = 64;
-  plan.in_place = true;
-  plan.random_priority = plan.random_order = false;
-  plan.backward_order = true;
-  plan.nil_output = true;
-  plan.session.has_policy = true;
-  plan.session.policy = {.kind = PolicyKind::kFixed, .late = late, .k = 2};
-  plan.session.restart_timeout_ns = 20 * kSecond;
-  for (RankPlan& rank : plan.ranks) {
-    rank.ending = Ending::kTogether;
-    rank.step_delay_ns = kMillisecond;
-    rank.compute_max_ns = 100 * kMicrosecond;
-  }
-  plan.ranks[2].step_delay_ns = 3 * kMillisecond;
-  return plan;
-}
-
 JobPlan plan_with_a_broadcast(Step steps = 30) {
   JobPlan plan = plan_of_late(LateMode::kDrop, steps);
   plan.collectives = {{.before_step = 3,

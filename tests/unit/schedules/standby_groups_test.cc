@@ -14,11 +14,6 @@ auto failed_operations(const Worker& worker) {
 
 class StandbyOfGroups : public Moving {
  protected:
-  // Each rank reaches the second appliance alone where its bit is set, else the first alone.
-  void keep_apart(RunIndex run, std::uint32_t at_second, bool on) {
-    for (std::uint16_t rank = 0; rank < 3; ++rank)
-      cut(run, rank, (at_second >> rank & 1) != 0 ? kA : kB, on);
-  }
   // Where members are kept apart, nobody goes on: no operation of all is over that was not before.
   void expect_nobody_goes_on(RunIndex run, DurationNs duration) {
     world().run_until(world().now() + kSecond);  // what is on its way arrives

@@ -1,21 +1,29 @@
-// Schedules of a job with two appliances that are the same for steps and for operations.
+// Schedules of a job with two appliances that are the same for steps, with k < n too, and for
+// operations.
 #include "tests/unit/schedules/moving.h"
 
 namespace sluice::sim {
 namespace {
 
-class StandbyOfKinds : public Moving, public testing::WithParamInterface<JobKind> {
+enum class Kind : std::uint8_t { kSteps, kLate, kOperations };
+
+class StandbyOfKinds : public Moving, public testing::WithParamInterface<Kind> {
  protected:
   static JobPlan plan_of(Step steps) {
-    return GetParam() == JobKind::kOperations ? plan_of_rounds(steps) : plan_of_many_steps(steps);
+    switch (GetParam()) {
+      case Kind::kSteps: return plan_of_many_steps(steps);
+      case Kind::kLate: return plan_of_late_steps(steps);
+      case Kind::kOperations: return plan_of_rounds(steps);
+    }
+    return {};
   }
   // A step ends by itself; operations are given a second for that.
   static DurationNs drained_within() {
-    return GetParam() == JobKind::kOperations ? 1500 * kMillisecond : kSecond;
+    return GetParam() == Kind::kOperations ? 1500 * kMillisecond : kSecond;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, StandbyOfKinds,
-                         testing::Values(JobKind::kSums, JobKind::kOperations));
+                         testing::Values(Kind::kSteps, Kind::kLate, Kind::kOperations));
 
 TEST_P(StandbyOfKinds, a_job_moves_within_a_second_and_a_half_of_the_death) {
   const RunIndex run = begin(plan_of(40));
@@ -47,7 +55,7 @@ TEST_P(StandbyOfKinds, a_rank_that_cannot_reach_the_second_is_waited_for_and_nam
 }
 
 TEST_P(StandbyOfKinds, what_an_appliance_sends_that_was_left_counts_for_nothing) {
-  const RunIndex run = begin(plan_of(300));
+  const RunIndex run = begin(plan_of(600));
   stop(kA, 10 * kSecond);
   expect_moved(run, 1, world().now() + 1500 * kMillisecond);
   world().run_until(world().now() + 12 * kSecond);  // it has been back for a while

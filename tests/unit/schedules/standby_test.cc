@@ -114,15 +114,6 @@ TEST_F(Standby, a_job_begins_at_the_second_while_the_first_is_away_or_drains) {
   expect_completed(second, 30 * kSecond);
 }
 
-TEST_F(Standby, a_job_that_tolerates_stragglers_is_refused_with_the_reason) {
-  JobPlan plan = plan_of_many_steps();
-  plan.session.has_policy = true;
-  plan.session.policy = {.kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 2};
-  const RunIndex run = world().add_run(plan);
-  expect_failed(run, Rank{99}, 5 * kSecond,
-                {"only a synchronous job, or one of operations", "k < n", "one address"});
-}
-
 class Drain : public Standby {
  protected:
   Drain() { options.standby = false; }
