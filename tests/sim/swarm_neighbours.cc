@@ -275,8 +275,6 @@ void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
   // What a lost rank of a store had pushed is lost with the appliance, if nobody has read it.
   const bool loses_of_store = std::ranges::any_of(
       options.jobs, [](const SwarmJob& job) { return job.plan.is_store() && !job.losses.empty(); });
-  const bool late = std::ranges::any_of(
-      options.jobs, [](const SwarmJob& job) { return job.plan.tolerates_stragglers(); });
   if (loses_of_store || !random.one_in(3)) return;
   options.misfits.clear();  // a twin or another run would be the first at the next appliance
   for (SwarmJob& job : options.jobs) {
@@ -306,10 +304,10 @@ void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
   Random groups(mix(seed, 0x09E5A7));
   draw_operations(groups, options);
   Random second(mix(seed, 0x57A4DB));
-  // A job with k < n that has lost a rank waits for another process of it where it has moved to.
-  const bool loses =
-      std::ranges::any_of(options.jobs, [](const SwarmJob& job) { return !job.losses.empty(); });
-  if (!(late && loses) && !store && second.one_in(2)) draw_standby(second, options);
+  if (store || !second.one_in(2)) return;
+  // A job that has lost a rank waits where it has moved to for another process of it.
+  for (SwarmJob& job : options.jobs) job.losses.clear();
+  draw_standby(second, options);
 }
 
 DurationNs SwarmOptions::restart_ns() const {
