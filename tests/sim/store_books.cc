@@ -43,15 +43,16 @@ void StoreBooks::wrong(const agg::Job& job, std::uint32_t block, const std::stri
                     what);
 }
 
-// A job's first packet makes its books anew: another may have had its id, and its memory too.
+// A job's first packet makes its books anew: another may have had its memory.
 StoreBooks::Shard& StoreBooks::shard_of(const agg::Job& job, std::uint16_t shard) {
-  Shard& found = shards_[{job.spec.id.value, shard}];
+  Shard& found = shards_[{&job, shard}];
   const agg::StoreShard& store = *job.slices[shard].store;
   const bool knows_nothing = store.gauges().initial_chunks.load() == 0;
   const bool has_any =
       std::ranges::any_of(found.blocks, [](const auto& each) { return each.second.known != 0; });
-  if (found.job == &job && !(knows_nothing && has_any)) return found;
-  found = {.job = &job};
+  if (!found.blocks.empty() && found.job == job.spec.id && !(knows_nothing && has_any))
+    return found;
+  found = {.job = job.spec.id};
   for (std::uint32_t block = shard; block < job.spec.store->block_count;
        block += job.spec.shard_count)
     found.blocks[block].rows.resize(job.spec.world_size);

@@ -82,7 +82,7 @@ class StoreBooks {
     std::array<Chunk, kChunksPerBlock> chunks;
   };
   struct Shard {
-    const agg::Job* job = nullptr;
+    JobId job;
     std::map<std::uint32_t, Block> blocks;
   };
   struct Answer {
@@ -105,7 +105,8 @@ class StoreBooks {
   void wrong(const agg::Job& job, std::uint32_t block, const std::string& what);
 
   Oracle& oracle_;
-  std::map<std::pair<std::uint16_t, std::uint16_t>, Shard> shards_;  // by job id and shard
+  // Of each shard of a job, which may be at two appliances at once.
+  std::map<std::pair<const agg::Job*, std::uint16_t>, Shard> shards_;
   std::map<std::pair<ProcessIndex, ChunkIndex>, std::vector<Answer>> answers_;
   std::uint64_t answers_checked_ = 0;
   std::uint64_t chunks_resumed_ = 0;  // with values that a worker was sent
