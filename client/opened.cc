@@ -110,15 +110,12 @@ SessionOptions options_of(const JoinRequest& request) {
   return options;
 }
 
-// With a standby its members must agree where the job is: they move all together. A store's cannot
-// tell who is where, nor those of a job that anybody may join.
+// With a standby its members must agree where the job is: they move all together, and those of a
+// store agree about each rank that it goes on without. Those of a job that anybody may join cannot.
 Status check_standby(const SessionOptions& options) {
   if (options.addresses.size() < 2) return {};
   std::string why;
-  if (options.store)
-    why = "a parameter store";
-  else if (asks_any_rank(options))
-    why = "an elastic job";
+  if (asks_any_rank(options)) why = "an elastic job";
   if (!why.empty())
     why += " does not move to another appliance: its members could go on at two places at once";
   else if (options.restart_timeout_ns == 0)

@@ -67,7 +67,6 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
   const bool abnormal = leave.reason == wire::LeaveReason::kAbnormal || (moved && !entry_.moves());
   const DurationNs silent_ns = now - entry_.last_heard_ns(rank, context_.clock);
   member.left_ns = now;
-  member.moved = moved;
   if (leave.reason == wire::LeaveReason::kAborted && !entry_.ended()) {
     member.change_to(MemberPhase::kAborted);
     if (entry_.job != nullptr)
@@ -82,7 +81,7 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
     const bool was_live = member.live();
     member.change_to(MemberPhase::kAborted);
     if (!was_live) return;
-    if (entry_.is_store() && entry_.exchanging())
+    if (entry_.breaks_exchange())
       return fail(wire::NoticeCode::kMoved, rank,
                   describe_loss(entry_, rank, "left with an error", silent_ns), now);
     remove_member(rank);
@@ -91,10 +90,11 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
     return;
   }
   member.change_to(MemberPhase::kLeft);
+  member.moved = moved;
   if (entry_.job != nullptr) entry_.shared(rank).reachable.store(false, std::memory_order_release);
 
   // What it has it states where it is now.
-  if (entry_.exchanging() && (entry_.is_store() || moved))
+  if (entry_.breaks_exchange() || (moved && entry_.exchanging() && !entry_.in_views()))
     return fail(
         wire::NoticeCode::kMoved, rank,
         moved ? describe_move(entry_, rank) : describe_loss(entry_, rank, "left", silent_ns), now);
@@ -117,7 +117,14 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
       else
         shared.left_from[stream].store(from, std::memory_order_release);
     }
-    context_.outbox.command(entry_, ShardCommand::Kind::kMemberGone, rank);
+    if (entry_.in_views() && entry_.exchanging())
+      member.removal_due = true;
+    else
+      context_.outbox.command(entry_, ShardCommand::Kind::kMemberGone, rank);
+    if (entry_.in_views() && entry_.live_count() != 0) {
+      views_.change();
+      tell_status();
+    }
     transfers_.forget(rank);
     groups_.remove_member(rank);
   }
@@ -129,8 +136,8 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
 void JobControl::check_member(Rank rank, TimeNs now) {
   MemberEntry& member = entry_.member(rank);
   const DurationNs timeout_ns = context_.options->member_timeout_ns;
-  if (entry_.goes_on() && member.is(MemberPhase::kLeft) && member.moved && entry_.exchanges() &&
-      now - member.left_ns >= timeout_ns) {
+  if (entry_.goes_on() && member.is(MemberPhase::kLeft) && member.moved && !entry_.is_store() &&
+      entry_.exchanges() && now - member.left_ns >= timeout_ns) {
     member.change_to(MemberPhase::kAborted);
     remove_member(rank);
     return note_loss(rank, wire::NoticeCode::kMemberLeft,
@@ -160,7 +167,7 @@ void JobControl::lose(Rank rank, wire::NoticeCode code, TimeNs now) {
   if (entry_.forming() && entry_.count(MemberPhase::kJoined) != 0) return;
   if (entry_.is_synchronous() && let_go(rank, code, now)) return;
   if (evicted) member.notice = describe_loss_by(rank, code, now);
-  if (entry_.exchanging())
+  if (entry_.exchanging() && !entry_.in_views())
     return fail(wire::NoticeCode::kMoved, rank, describe_loss_by(rank, code, now), now);
   if (entry_.goes_on()) {
     remove_member(rank);
@@ -216,6 +223,19 @@ void JobControl::check_ends(TimeNs now) {
   }
 }
 
+void JobControl::check_member(Rank rank, TimeNs now) {
+  const auto last_heard_ns = [&] { return entry_.last_heard_ns(rank, context_.clock); };
+  const DurationNs timeout_ns = context_.options->member_timeout_ns;
+  CHECK(entry_.member(rank).is(MemberPhase::kJoined));
+  switch (entry_.member(rank).liveness.check(now, timeout_ns, last_heard_ns)) {
+    case Liveness::Finding::kNothing: return;
+    case Liveness::Finding::kPing:
+      return context_.outbox.send(entry_, rank, wire::PacketType::kPing);
+    case Liveness::Finding::kDied: return lose(rank, wire::NoticeCode::kMemberDied, now);
+    case Liveness::Finding::kSilent: return lose(rank, wire::NoticeCode::kMemberSilent, now);
+  }
+}
+
 // Ends one member's part against its will and tells it why; another process may take the rank.
 void JobControl::evict(StateTransfers::Eviction eviction, TimeNs now) {
   auto& [rank, why] = eviction;
@@ -259,6 +279,10 @@ Status JobControl::kick(std::optional<Rank> rank, TimeNs now) {
 }
 
 void JobControl::remove_member(Rank rank) {
+  if (entry_.in_views()) {
+    views_.lose(rank);
+    return tell_status();
+  }
   ranks_.remove(rank);
   transfers_.forget(rank);
   groups_.remove_member(rank);
@@ -268,7 +292,10 @@ void JobControl::remove_member(Rank rank) {
 void JobControl::note_loss(Rank rank, wire::NoticeCode code, std::string why, TimeNs now) {
   CHECK(!why.empty() && !entry_.member(rank).live());
   entry_.loss = std::move(why);
-  if (entry_.live_count() != 0 || keep(now)) return;
+  // All may be at another appliance, and go on there with the ranks that they know of.
+  const bool in_views = entry_.in_views();
+  if ((in_views ? entry_.count(MemberPhase::kJoined) : entry_.live_count()) != 0) return;
+  if (!in_views && keep(now)) return;
   if (entry_.is_elastic())
     retire(now);  // its next process begins it anew
   else

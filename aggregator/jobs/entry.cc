@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "aggregator/jobs/views.h"
+
 namespace sluice::agg {
 
 // The data flows are read only when the control port is quiet: a keepalive every 250 ms usually
@@ -23,6 +25,11 @@ std::uint64_t JobEntry::newest_exchange() const noexcept {
     if (one.is(MemberPhase::kJoined) && one.resume_step != 0)
       newest = std::max(newest, one.exchange_over);
   return newest;
+}
+
+bool JobEntry::may_give(const MemberEntry& one) const noexcept {
+  if (!one.took_part(newest_exchange())) return false;
+  return !in_views() || is_in_view(*this, one, one.view, *newest_view(*this));
 }
 
 Resumed JobEntry::resumed() const noexcept {

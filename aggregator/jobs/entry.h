@@ -119,6 +119,13 @@ struct MemberEntry {
   std::uint16_t resume_k = 0;
   std::uint64_t exchange_over = 0;
   std::uint64_t exchange_entered = 0;
+  // Of a store with a standby, see views.h.
+  std::uint32_t view = 0;          // that it knows: by its keepalives, and at first by its join
+  std::uint32_t settled_view = 0;  // by its join
+  MemberMask absent;               // by its join: the ranks without which the store is in `view`
+  bool removal_due = false;        // its rank is lost, and the shards do not know
+  // The process behind `has_newcomer` was a member for which the store had not begun, in this view.
+  std::optional<std::uint32_t> newcomer_view;
 
   MemberPhase phase() const noexcept { return phase_; }
   bool is(MemberPhase phase) const noexcept { return phase_ == phase; }
@@ -129,6 +136,11 @@ struct MemberEntry {
 
   bool has_left() const noexcept { return is(MemberPhase::kLeft) || is(MemberPhase::kAborted); }
   bool live() const noexcept { return is(MemberPhase::kJoined) || is(MemberPhase::kReturning); }
+  // It has what was given in that exchange, or would have given.
+  bool took_part(std::uint64_t exchange) const noexcept {
+    return is(MemberPhase::kJoined) && resume_step != 0 &&
+           (exchange_over == exchange || exchange_entered == exchange);
+  }
   // Lost by a job that goes on: any process of the run may take the rank.
   bool lost() const noexcept {
     return is(MemberPhase::kGone) || is(MemberPhase::kAborted) || is(MemberPhase::kEvicted);
@@ -146,6 +158,10 @@ struct JobEntry {
   std::uint64_t run_id = 0;
   std::uint32_t epoch = 0;  // how often the run has moved, see wire::Join
   wire::Drain drain{};      // its members are asked to move
+  bool standby = false;     // its members have further addresses
+  // Of a store with a standby, see wire::Status.
+  std::uint32_t view = 0;
+  std::uint32_t settled_view = 0;
   // As the first join gave them, by the process of `layout_rank`. A run that adopts a kept store
   // sets `layout_rank` and `keep` anew.
   Rank layout_rank;
@@ -261,11 +277,10 @@ struct JobEntry {
   bool exchanges() const noexcept { return spec.policy.tolerates_stragglers() || is_store(); }
   // Of such a job: what the member has contradicts nothing that the others have. Without its part
   // in the newest exchange that is over, they may have made other sums than it has.
-  bool may_give(const MemberEntry& one) const noexcept {
-    const std::uint64_t newest = newest_exchange();
-    return one.is(MemberPhase::kJoined) && one.resume_step != 0 &&
-           (one.exchange_over == newest || one.exchange_entered == newest);
-  }
+  bool may_give(const MemberEntry& one) const noexcept;
+  // It is a store that may move. Its members agree about each rank that it goes on without or that
+  // a new process takes: views.h.
+  bool in_views() const noexcept { return is_store() && standby; }
   // The job has run here before with the epoch that it has now, so with all ranks. Else the others
   // may still be where it was before, and go on there.
   bool has_run_here() const noexcept {
@@ -280,6 +295,7 @@ struct JobEntry {
   // of operations its groups are broken then.
   bool resumes_without(TimeNs since) const noexcept {
     if (resuming_ns == 0 || std::max(resuming_ns, held_since_ns) > since) return false;
+    if (in_views()) return false;  // they may be where it was before, and go on there
     if (is_operations()) return has_run_here();
     return exchanges() && has_run_here() && resumed().step != 0 && count(MemberPhase::kJoined) >= 2;
   }
@@ -298,6 +314,8 @@ struct JobEntry {
   // Members exchange what they have of a lost appliance, and may wait for what one alone has. If
   // one goes, all join anew and state it again.
   bool exchanging() const noexcept { return goes_on() && job->gathers() && live_count() != 0; }
+  // The loss of a store's member begins the exchange anew at once; in views all must know it first.
+  bool breaks_exchange() const noexcept { return is_store() && !in_views() && exchanging(); }
   // A store's members have no steps in common: a lost rank starts again as another process.
   bool is_store() const noexcept { return spec.store.has_value(); }
   // Its groups break where they lose a rank, and the others go on.
@@ -313,7 +331,7 @@ struct JobEntry {
   // A store that has outlived all of its workers.
   bool is_kept() const noexcept { return running() && is_store() && live_count() == 0; }
   // Its members may go to another appliance, all together.
-  bool moves() const noexcept { return !goes_on() || (!is_store() && !is_elastic()); }
+  bool moves() const noexcept { return !goes_on() || in_views() || (!is_store() && !is_elastic()); }
   // A running job of which every step needs every rank that has not ended its part.
   bool is_synchronous() const noexcept { return running() && job != nullptr && !goes_on(); }
   // When the member spoke last. Control and data both count; the shards' clock is the caller's.

@@ -88,6 +88,7 @@ ControlResult JobControl::take_rank(const JoinRequest& asked, const Request& req
     case RankDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
     case RankDecision::Kind::kLater:
       entry_.member(asked.rank).has_newcomer = true;
+      if (asked.join.was_member != 0) entry_.member(asked.rank).newcomer_view = asked.join.view;
       start_if_complete(request.now);
       [[fallthrough]];
     case RankDecision::Kind::kIgnore: return {.verdict = Verdict::kJoin};
@@ -125,6 +126,11 @@ ControlResult JobControl::admit_to_running(const Request& request) {
     ranks_.repeat_rejoin(rank, request.now);
     return {.verdict = Verdict::kJoin, .bind = same, .job = entry_.id, .rank = rank};
   }
+  if (entry_.in_views()) {
+    if (views_.has_moved()) return {.verdict = Verdict::kJoin};
+    if (member.live()) lose(rank, wire::NoticeCode::kMemberSilent, request.now);
+    if (entry_.ended() || !views_.is_settled()) return {.verdict = Verdict::kJoin};
+  }
   if (member.live()) remove_member(rank);  // silent for too long
   if (entry_.is_kept())
     entry_.loss = text("job '%s': its other workers are still to come", entry_.name.c_str());
@@ -133,6 +139,10 @@ ControlResult JobControl::admit_to_running(const Request& request) {
   member.rejoined = true;
   member.needs_state = !entry_.is_store() && !entry_.is_operations();
   ranks_.rejoin(rank, request.now);
+  if (entry_.in_views()) {
+    views_.change();
+    tell_status();
+  }
   return {.verdict = Verdict::kJoin, .bind = true, .job = entry_.id, .rank = rank};
 }
 
@@ -149,7 +159,9 @@ void JobControl::revive(Rank rank, TimeNs now) {
 void JobControl::start_if_complete(TimeNs now) {
   if (!entry_.forming() || entry_.memory() != JobMemory::kHeld) return;
   const std::uint16_t needed = entry_.is_elastic() ? std::uint16_t{1} : entry_.world_size();
-  const bool all = entry_.count(MemberPhase::kJoined) + entry_.newcomers() >= needed;
+  const bool all = entry_.in_views() && entry_.spec.store->resumes
+                       ? all_in_view(entry_)
+                       : entry_.count(MemberPhase::kJoined) + entry_.newcomers() >= needed;
   if (!all && !entry_.resumes_without(now - context_.options->member_timeout_ns)) return;
   const Resumed resumed = entry_.resumed();
   if (!resumed.givers.empty()) ranks_.resume(resumed, now);
@@ -181,14 +193,6 @@ void JobControl::tell_status() {
       context_.outbox.send(entry_, Rank{rank}, wire::PacketType::kStatus);
 }
 
-void JobControl::adopt(const JoinRequest& asked) {
-  CHECK(entry_.is_kept() && entry_.run_id != asked.join.run_id);
-  entry_.run_id = asked.join.run_id;
-  if (asked.join.keep != StoreKeep::kTake) entry_.keep = asked.join.keep;
-  entry_.layout_rank = asked.rank;
-  entry_.member(asked.rank).address = asked.address;
-}
-
 // ---- members' requests; leave() stands in ending.cc ----
 
 void JobControl::hear(const Request& request) {
@@ -200,10 +204,12 @@ void JobControl::hear(const Request& request) {
   if (entry_.job != nullptr)
     entry_.shared(rank).last_heard_ns.store(context_.clock.caller_time(request.now),
                                             std::memory_order_relaxed);
+  if (request.packet.type() == wire::PacketType::kKeepalive)
+    views_.know(rank, request.packet.body<wire::Keepalive>().view);
   if (member.is(MemberPhase::kReturning)) ranks_.repeat_rejoin(rank, request.now);
   if (!member.is(MemberPhase::kGone)) return;
   if (entry_.forming() || entry_.is_synchronous()) revive(rank, request.now);
-  if (entry_.goes_on()) ranks_.rejoin(rank, request.now);
+  if (entry_.goes_on() && !entry_.in_views()) ranks_.rejoin(rank, request.now);
 }
 
 Verdict JobControl::resync(Rank rank, const wire::Resync& body, TimeNs now) {
@@ -361,6 +367,13 @@ void JobControl::tick(TimeNs now) {
   }
   check_wanted(now);
   start_if_complete(now);
+  switch (views_.settle()) {
+    case Views::Settled::kNothing: break;
+    case Views::Settled::kView: tell_status(); break;
+    case Views::Settled::kExchange:
+      fail(wire::NoticeCode::kMoved, Rank{},
+           "job '" + entry_.name + "' has lost ranks while values were given: join again", now);
+  }
   if (entry_.is_synchronous()) check_ends(now);
   advance_transfers(now);
   if (entry_.goes_on() && entry_.is_store()) {

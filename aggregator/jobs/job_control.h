@@ -13,6 +13,7 @@
 #include "aggregator/jobs/groups.h"
 #include "aggregator/jobs/rank_holders.h"
 #include "aggregator/jobs/state_transfers.h"
+#include "aggregator/jobs/views.h"
 
 namespace sluice::agg {
 
@@ -95,6 +96,7 @@ class JobControl {
   RankHolders ranks_{entry_, context_};
   StateTransfers transfers_{entry_, context_};
   Contributions contributions_{context_.furthest_searches};
+  Views views_{entry_, ranks_};      // of a store with a standby
   Groups groups_{entry_, context_};  // of a job of kind operations
 };
 

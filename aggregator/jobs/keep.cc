@@ -44,6 +44,7 @@ bool JobControl::keep(TimeNs now) {
       context_.options->store_keep_ns == 0 ||
       initial_values(entry_).blocks != entry_.spec.store->block_count)
     return false;
+  if (std::ranges::any_of(entry_.members, &MemberEntry::moved)) return false;  // it is elsewhere
   // A worker that left in order is no reason any more to refuse its rank to another process.
   for (MemberEntry& member : entry_.members)
     if (member.is(MemberPhase::kLeft)) member.change_to(MemberPhase::kAborted);
@@ -52,6 +53,14 @@ bool JobControl::keep(TimeNs now) {
   entry_.loss = text("job '%s': no worker is left; its parameters are kept for %.0f s",
                      entry_.name.c_str(), seconds(context_.options->store_keep_ns));
   return true;
+}
+
+void JobControl::adopt(const JoinRequest& asked) {
+  CHECK(entry_.is_kept() && entry_.run_id != asked.join.run_id);
+  entry_.run_id = asked.join.run_id;
+  if (asked.join.keep != StoreKeep::kTake) entry_.keep = asked.join.keep;
+  entry_.layout_rank = asked.rank;
+  entry_.member(asked.rank).address = asked.address;
 }
 
 // No worker can begin without the rank that brings the initial values, and the appliance does not

@@ -19,10 +19,13 @@ RankDecision refuse_taken(std::string why) {
 // that has not heard of it, lacks nothing.
 bool has_gone_on(Step step, std::uint32_t calls) noexcept { return step > 1 || calls != 0; }
 
-// With k < n two processes of one rank come from an appliance that is lost, where one of them had
-// taken the other's place. That one knows of newer exchanges, or is in a later step.
+// With k < n, or of a store that may move, two processes of one rank come from an appliance that is
+// lost, where one of them had taken the other's place. That one knows of newer exchanges or views,
+// or is in a later step.
 bool came_later(const wire::Join& join, const MemberEntry& holder) noexcept {
   if (join.was_member == 0 || !holder.was_member) return false;
+  if (join.exchange_over == holder.exchange_over && join.view != holder.view)
+    return join.view > holder.view;
   return join.exchange_over != holder.exchange_over ? join.exchange_over > holder.exchange_over
                                                     : join.resume_step > holder.resume_step;
 }
@@ -31,7 +34,7 @@ bool came_later(const wire::Join& join, const MemberEntry& holder) noexcept {
 RankDecision decide_held(const JoinRequest& request, const JobEntry& entry, DurationNs silent_ns) {
   const MemberEntry& member = entry.member(request.rank);
   CHECK(member.is(MemberPhase::kJoined) && silent_ns <= kTakeoverSilence);
-  if (entry.forming() && entry.spec.policy.tolerates_stragglers() &&
+  if (entry.forming() && (entry.spec.policy.tolerates_stragglers() || entry.in_views()) &&
       came_later(request.join, member))
     return {.kind = Kind::kTake, .refusal = {}};
   // Nobody could take over the state of the last live member: only its silence ends it.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "aggregator/jobs/text.h"
+#include "aggregator/jobs/views.h"
 
 namespace sluice::agg {
 
@@ -54,6 +55,12 @@ void RankHolders::note_resumption(const Request& request) noexcept {
   member.resume_k = request.join().resume_k;
   member.exchange_over = request.join().exchange_over;
   member.exchange_entered = request.join().exchange_entered;
+  member.view = request.join().view;
+  member.settled_view = request.join().settled_view;
+  member.absent = {};
+  for (std::size_t word = 0; word < request.packet.mask_word_count(); ++word)
+    member.absent.words()[word] = request.packet.mask_word(word);
+  entry_.standby |= request.join().has_standby != 0;
   if (member.resume_step != 0 && entry_.resuming_ns == 0) entry_.resuming_ns = request.now;
 }
 
@@ -74,6 +81,11 @@ void RankHolders::resume(const Resumed& resumed, TimeNs now) noexcept {
   entry_.resume_from = resumed.step;
   entry_.exchange = next_exchange();
   entry_.exchange_over = entry_.newest_exchange();
+  if (entry_.in_views()) {
+    const MemberEntry& newest = *newest_view(entry_);
+    entry_.view = newest.view;
+    entry_.settled_view = newest.settled_view;
+  }
   for (std::uint16_t index = 0; index < entry_.world_size(); ++index) {
     MemberEntry& member = entry_.member(Rank{index});
     Member& shared = entry_.shared(Rank{index});
@@ -82,6 +94,14 @@ void RankHolders::resume(const Resumed& resumed, TimeNs now) noexcept {
       entry_.resume_calls = std::max(entry_.resume_calls, member.resume_calls);
       shared.reached.store(member.resume_step, std::memory_order_relaxed);
       continue;
+    }
+    if (entry_.in_views() && member.is(MemberPhase::kJoined)) {
+      member.change_to(MemberPhase::kEvicted);
+      member.notice = text("job '%s' has gone on without rank %u: start that rank again",
+                           entry_.name.c_str(), unsigned{index});
+      member.liveness.reset_suspicion();
+      shared.reachable.store(false, std::memory_order_release);
+      context_.outbox.send(entry_, Rank{index}, wire::PacketType::kNotice);
     }
     member.rejoined = member.needs_state = true;
     member.admitted_ns = now;
@@ -168,6 +188,7 @@ void RankHolders::start_joiners(TimeNs now) {
     const Rank rank{index};
     MemberEntry& member = entry_.member(rank);
     if (!member.is(MemberPhase::kReturning)) continue;
+    if (entry_.view != entry_.settled_view) continue;  // a member may move without having heard
     Step first = 1;
     const bool all_hold = std::ranges::all_of(entry_.job->slices, [&](const JobSlice& slice) {
       const std::uint64_t held = slice.joiners[index].held.load(std::memory_order_acquire);

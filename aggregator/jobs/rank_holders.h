@@ -18,7 +18,7 @@ class RankHolders {
 
   // The process that has sent the join takes the rank, with a cookie of its own.
   void occupy(const Request& request);
-  // What its join says of a lost appliance.
+  // What its join says of a lost appliance, and of others.
   void note_resumption(const Request& request) noexcept;
   // The job is about to go on from there without the ranks that give nothing.
   void resume(const Resumed& resumed, TimeNs now) noexcept;

@@ -107,7 +107,11 @@ std::size_t write_status(const JobEntry& entry, Rank rank, std::uint32_t echo_us
     // Whoever has ended is missed by a job that goes on without it and cannot move without it.
     const bool ended = member.is(MemberPhase::kLeft) && (!entry.goes_on() || entry.is_store());
     const bool away = !entry.forming() && (ended || (member.has_left() && member.moved));
-    if (!member.is(MemberPhase::kJoined) && !away) set_bit(missing.data(), Rank{other});
+    // Of a store that may move the rest is not in its view.
+    const bool is_missing = entry.in_views() && !entry.forming()
+                                ? !member.live() && !member.moved
+                                : !member.is(MemberPhase::kJoined) && !away;
+    if (is_missing) set_bit(missing.data(), Rank{other});
   }
   const std::size_t words = sluice::mask_words(entry.world_size());
   CHECK(words <= missing.size());
@@ -126,6 +130,8 @@ std::size_t write_status(const JobEntry& entry, Rank rank, std::uint32_t echo_us
   body.exchange_over = entry.exchange_over;
   body.needs_state = member.needs_state;
   body.drain = entry.drain;
+  body.view = entry.view;
+  body.settled_view = entry.settled_view;
   const Resyncs& resyncs = entry.resyncs;
   if (entry.goes_on() && resyncs.state() == Resyncs::State::kOpen) {
     // A process that took the source's rank has nothing to give.

@@ -76,6 +76,11 @@ struct [[gnu::packed]] Join {
   std::uint64_t exchange_entered = 0;
   // How often this run has moved to another appliance, as far as the process knows.
   std::uint32_t epoch = 0;
+  std::uint8_t has_standby = 0;  // 1: it may move, and has further addresses for that
+  // Of a store with a standby: what the last status said, whose ranks follow as mask_words u64.
+  std::uint32_t view = 0;
+  std::uint32_t settled_view = 0;
+  std::uint8_t mask_words = 0;
   char name[kMaxJobNameBytes] = {};
   std::uint8_t server_nonce[kNonceBytes] = {};
   std::uint8_t proof[kProofBytes] = {};
@@ -175,6 +180,7 @@ struct [[gnu::packed]] Keepalive {
   // iterations its oldest request is behind.
   std::uint64_t suspended_ns = 0;
   std::uint32_t oldest_request_iterations = 0;
+  std::uint32_t view = 0;  // the newest that the worker has been told, see Status
 };
 
 // Sent again every 250 ms with the same number until a status names the transfer.
@@ -251,6 +257,11 @@ struct [[gnu::packed]] Status {
   std::uint64_t exchange_over = 0;
   std::uint8_t needs_state = 0;  // 1: this member needs another one's state before it goes on
   Drain drain{};
+  // Of a store with a standby: how often a rank has been lost, has left, or has been taken by a new
+  // process. The ranks that follow are those without which the store is in that view. The newest
+  // view that all of its members had heard of, so that it holds.
+  std::uint32_t view = 0;
+  std::uint32_t settled_view = 0;
 };
 
 struct [[gnu::packed]] Ping {

@@ -197,16 +197,18 @@ Verdict check(const Join& body, Tail& tail) noexcept {
         body.exchange_over != 0 || body.exchange_entered != 0) &&
        body.was_member == 0))
     return Verdict::kBadField;
+  if (body.has_standby > 1 || body.settled_view > body.view) return Verdict::kBadField;
   if (body.name_bytes == 0 || body.name_bytes > kMaxJobNameBytes || !valid_prints(body))
     return Verdict::kBadLength;
+  if (const Verdict verdict = check_mask(body.mask_words, tail); !ok(verdict)) return verdict;
   tail.payload_bytes = body.print_count * sizeof(std::uint32_t);
   tail.padding_allowed = true;
   return Verdict::kAccepted;
 }
 
 Verdict check(const Status& body, Tail& tail) noexcept {
-  const bool possible =
-      body.state <= JobState::kEnded && body.drain <= Drain::kBegun && body.needs_state <= 1;
+  const bool possible = body.state <= JobState::kEnded && body.drain <= Drain::kBegun &&
+                        body.needs_state <= 1 && body.settled_view <= body.view;
   return possible ? check_mask(body.mask_words, tail) : Verdict::kBadField;
 }
 

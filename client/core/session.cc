@@ -96,6 +96,7 @@ void Session::rejoin(std::uint64_t run_id, TimeNs now) noexcept {
   resumption_.reset();
   held_.reset();
   exchanges_ = {};
+  view_ = {};
   facts_ = {};
   failure_ = {};
   missing_ = {};
@@ -241,8 +242,10 @@ Verdict Session::handle_control(const wire::Packet& packet, TimeNs now) {
   act(membership_.handle(packet, now, verdict), now);
   if (membership_.joined_count() != members)
     for (Stream* const one : streams_) one->members_changed();
-  if (packet.type() == wire::PacketType::kStatus && state_ == SessionState::kRunning)
+  if (packet.type() == wire::PacketType::kStatus && state_ == SessionState::kRunning) {
+    if (store_ != nullptr) membership_.take_view(packet, view_);
     for (Stream* const one : streams_) one->handle_status(packet.body<wire::Status>(), now);
+  }
   consider_move(now);
   return verdict;
 }
@@ -281,11 +284,11 @@ void Session::after_join(TimeNs now) {
   membership_.begin(link_.identity, {.restart_ns = restart_timeout_ns()}, now);
   become(SessionState::kForming);
   if (!joined.ok()) return fail(std::move(joined), true, now);
-  if (standby_.exists() && (restart_timeout_ns() == 0 || store_ != nullptr))
+  if (standby_.exists() && restart_timeout_ns() == 0)
     return fail(
         {StatusCode::kInvalidArgument,
-         place() + "a job moves to another address only with a restart_timeout, and a store not "
-                   "at all: its members could go on at two places; give one address"},
+         place() + "a job moves to another address only with a restart_timeout: give one address, "
+                   "or leave restart_timeout as it is"},
         true, now);
   link_.events.push({.kind = Event::Kind::kJoined});
 }

@@ -251,6 +251,7 @@ class Session final : public Calls, public Driven {
   std::optional<Resumption> resumption_;  // while the ranks state what they know
   std::unique_ptr<Stream> held_;          // while they give it, with k < n or of a store
   JoinMachine::Exchanges exchanges_;      // likewise
+  View view_;                             // of a store with a standby
   bool rejoined_ = false;                 // the job had gone on without this rank
   bool changed_ = false;                  // the appliance, which the ranks have yet to agree about
   TimeNs lost_ns_ = 0;                    // when the one before was heard last

@@ -56,6 +56,7 @@ void Session::ask_anew(TimeNs now) {
                                          ? HeldResults::newest_k(*kept, layout_.chunk_count())
                                          : std::uint16_t{0},
                          .exchanges = exchanges_,
+                         .view = view_,
                          .patience_ns = moving_ ? std::max<DurationNs>(patience_left(now), 1)
                                                 : restart_timeout_ns()});
 }

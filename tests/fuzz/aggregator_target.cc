@@ -196,6 +196,9 @@ void repair(fuzz::Bytes& bytes) {
       fuzz::repair_resume(body);
       body.prune.rule = static_cast<PruneRule>(static_cast<unsigned>(body.prune.rule) % 6);
       const std::size_t room = bytes.size() - sizeof(wire::CommonHeader) - sizeof(wire::Join);
+      body.has_standby &= 1;
+      body.settled_view = std::min<std::uint32_t>(body.settled_view, body.view);
+      body.mask_words = 0;
       body.print_tensors = 1;
       body.print_count = static_cast<std::uint16_t>(
           std::min<std::size_t>(body.print_count % 8, room / sizeof(std::uint32_t)));

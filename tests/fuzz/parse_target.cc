@@ -83,8 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t written = wire::encode_bytes(
       again, packet.type(), {packet.common().job, packet.common().rank, packet.common().cookie},
       {data + sizeof(wire::CommonHeader), body_bytes}, mask, content);
-  REQUIRE_PROPERTY(written ==
-                   (join ? sizeof(wire::CommonHeader) + body_bytes + content.size() : size));
+  REQUIRE_PROPERTY(written == (join ? sizeof(wire::CommonHeader) + body_bytes + tail_bytes : size));
   const std::uint8_t version = packet.common().version;
   REQUIRE_PROPERTY(version == wire::kVersion || packet.type() == wire::PacketType::kRefuse);
   again[offsetof(wire::CommonHeader, version)] = version;  // it is written with ours

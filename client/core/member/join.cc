@@ -27,11 +27,17 @@ constexpr int kUnreachableReports = 3;
 constexpr std::size_t kBareBytes = sizeof(wire::CommonHeader) + sizeof(wire::Join);
 constexpr std::size_t kLeastPrints = 16;  // where the job's datagrams have room for fewer
 
+// Without the fingerprints: with room for the ranks without which a store is.
+std::size_t fixed_bytes(const Layout& layout, std::size_t world_size) noexcept {
+  return kBareBytes + (layout.in_blocks() ? 8 * mask_words(world_size) : 0);
+}
+
 // The number of neighbouring tensors that share a fingerprint, so that the fingerprints of all
 // tensors fit.
 std::uint32_t print_tensors(const Layout& layout, std::size_t world_size) noexcept {
   const std::size_t whole_bytes = wire::datagram_bytes(layout.chunk_bytes(), world_size);
-  const std::size_t room = whole_bytes > kBareBytes ? (whole_bytes - kBareBytes) / 4 : 0;
+  const std::size_t fixed = fixed_bytes(layout, world_size);
+  const std::size_t room = whole_bytes > fixed ? (whole_bytes - fixed) / 4 : 0;
   const std::size_t prints = std::max(room, kLeastPrints);
   return static_cast<std::uint32_t>((layout.tensor_count() + prints - 1) / prints);
 }
@@ -63,6 +69,7 @@ wire::Join make_request(const SessionOptions& options, const Layout& layout) {
   const std::size_t name_bytes = std::min(options.job_name.size(), kMaxJobNameBytes);
   std::memcpy(join.name, options.job_name.data(), name_bytes);
   join.epoch = options.epoch;
+  join.has_standby = options.addresses.size() > 1;
   return join;
 }
 
@@ -72,7 +79,7 @@ std::size_t join_bytes(const Layout& layout, std::size_t world_size) noexcept {
   const std::uint32_t neighbours = print_tensors(layout, world_size);
   const std::size_t prints =
       neighbours == 0 ? 0 : (layout.tensor_count() + neighbours - 1) / neighbours;
-  return std::max(kBareBytes + prints * sizeof(std::uint32_t),
+  return std::max(fixed_bytes(layout, world_size) + prints * sizeof(std::uint32_t),
                   wire::datagram_bytes(layout.chunk_bytes(), world_size));
 }
 
@@ -87,7 +94,7 @@ PaddedJoin::PaddedJoin(const SessionOptions& options, const Layout& layout)
 std::size_t PaddedJoin::write(std::span<std::uint8_t> out,
                               const wire::Sender& sender) const noexcept {
   const std::size_t written =
-      wire::encode(out, sender, body, {},
+      wire::encode(out, sender, body, absent,
                    {reinterpret_cast<const std::uint8_t*>(prints.data()), 4 * prints.size()});
   CHECK(written >= kBareBytes && written <= bytes);
   std::fill(out.begin() + static_cast<std::ptrdiff_t>(written),
@@ -115,6 +122,13 @@ JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, Ti
     request_.body.resume_k = again->resume_k;
     request_.body.exchange_over = again->exchanges.over;
     request_.body.exchange_entered = again->exchanges.entered;
+    request_.body.view = again->view.number;
+    request_.body.settled_view = again->view.settled;
+    if (again->view.number != 0) {
+      const auto absent = std::span(again->view.absent).first(mask_words(options.world_size));
+      request_.absent.assign(absent.begin(), absent.end());
+      request_.body.mask_words = static_cast<std::uint8_t>(request_.absent.size());
+    }
   }
   const std::size_t carried_bytes = std::min(options.path_datagram_bytes, kMaxDatagramBytes);
   if (options.job_name.empty() || options.job_name.size() > kMaxJobNameBytes)
@@ -272,6 +286,7 @@ std::size_t JoinMachine::poll_transmit(std::span<std::uint8_t> out) noexcept {
     bare.nonce = ~options_.nonce;
     bare.has_proof = 0;
     bare.print_count = 0;
+    bare.mask_words = 0;
     std::fill(std::begin(bare.proof), std::end(bare.proof), std::uint8_t{0});
     return wire::encode(out, identity_, bare);
   }

@@ -19,6 +19,7 @@
 #include "aggregator/wire/packet.h"
 #include "client/core/calls/layout.h"
 #include "client/core/calls/types.h"
+#include "client/core/member/view.h"
 
 namespace sluice::client {
 
@@ -32,7 +33,8 @@ struct PaddedJoin {
   std::size_t write(std::span<std::uint8_t> out, const wire::Sender& sender) const noexcept;
 
   wire::Join body;
-  std::vector<std::uint32_t> prints;  // behind it
+  std::vector<std::uint64_t> absent;  // behind it: the ranks of its view
+  std::vector<std::uint32_t> prints;  // behind these
   std::size_t bytes = 0;              // with the padding
 };
 
@@ -49,6 +51,7 @@ class JoinMachine {
     std::uint32_t resume_calls = 0;
     std::uint16_t resume_k = 0;
     Exchanges exchanges;
+    View view;
     DurationNs patience_ns = 0;
   };
   JoinMachine(const SessionOptions& options, const Layout& layout, TimeNs now,

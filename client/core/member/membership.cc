@@ -132,6 +132,13 @@ Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs 
   return starts ? Change::kStarted : Change::kNone;
 }
 
+void Membership::take_view(const wire::Packet& status, View& view) noexcept {
+  if (phase_ != Phase::kRunning || status.body<wire::Status>().state != wire::JobState::kRunning)
+    return;
+  view.take(status);
+  if (std::exchange(view_, view.number) != view.number) send_keepalive_ = true;
+}
+
 // A worker that did not run for a while cannot tell whether the appliance was silent.
 void Membership::note_wakeup(TimeNs now) noexcept {
   DCHECK(now >= woke_ns_);
@@ -208,7 +215,8 @@ std::size_t Membership::poll_transmit(std::span<std::uint8_t> out, const Counter
                                         .token = token_,
                                         .suspended_ns = counters.suspended_ns,
                                         .oldest_request_iterations = static_cast<std::uint32_t>(
-                                            counters.oldest_request_iterations)});
+                                            counters.oldest_request_iterations),
+                                        .view = view_});
   }
   return 0;
 }

@@ -11,6 +11,7 @@
 #include "aggregator/wire/packet.h"
 #include "client/core/calls/counters.h"
 #include "client/core/calls/types.h"
+#include "client/core/member/view.h"
 
 namespace sluice::client {
 
@@ -68,6 +69,8 @@ class Membership {
     bool needs_state = false;
   };
   const Resumed& resumed() const noexcept { return resumed_; }
+  // A status of a store: takes the view that it tells. A keepalive says at once that it is known.
+  void take_view(const wire::Packet& status, View& view) noexcept;
   // Members, as the last status said.
   std::uint16_t joined_count() const noexcept { return joined_count_; }
   // Ranks that have not joined, or are gone, as the last status said: "ranks 2, 5, 7".
@@ -94,6 +97,7 @@ class Membership {
   std::string leave_text_;
   Phase phase_ = Phase::kForming;
   bool send_keepalive_ = false;
+  std::uint32_t view_ = 0;   // the newest that is known
   std::uint64_t token_ = 0;  // of the last ping that had one; every keepalive echoes it
   bool send_leave_ = false;
   TimeNs joined_ns_ = 0;

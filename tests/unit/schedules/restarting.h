@@ -55,6 +55,23 @@ inline JobPlan plan_of_late(LateMode late, Step steps = 5) {
   return plan;
 }
 
+// Of a store: three ranks, one of them slow; a layer of two tensors, and one of more than a block.
+inline JobPlan plan_of_store(std::uint32_t bound, Step steps = 4) {
+  JobPlan plan = make_plan(3, steps, {16 * 3, 16 * 2, 16 * 70});
+  plan.tensors[0].begins_block = plan.tensors[2].begins_block = true;
+  plan.chunk_bytes = 64;
+  plan.session.store = StoreOptions{.bound = bound};
+  plan.session.restart_timeout_ns = 20 * kSecond;
+  for (RankPlan& rank : plan.ranks) {
+    rank.ending = Ending::kTogether;
+    rank.step_delay_ns = kMillisecond;
+    rank.jitter_ns = kMillisecond / 4;
+    rank.compute_max_ns = 0;
+  }
+  plan.ranks[2].step_delay_ns = 3 * kMillisecond;
+  return plan;
+}
+
 struct Deaths {
   std::vector<std::uint32_t> after;  // datagrams since all have started, or since it was back
   DurationNs down_ns = kDown;

@@ -186,6 +186,31 @@ TEST(RoundTrip, JoinMayBePaddedAndIsTheOnlyOne) {
   EXPECT_EQ(packet.bytes().size(), 1400u);
 }
 
+TEST(RoundTrip, JoinNamesTheRanksWithoutWhichItsStoreIs) {
+  Join sent = printed_join(2, 5);
+  sent.has_standby = 1;
+  sent.view = 3;
+  sent.settled_view = 2;
+  sent.mask_words = 1;
+  Packet packet;
+  const Buffer bytes = make(sent, {6}, kEightBytes);
+  const auto body = round_trip<Join>(bytes, packet);
+  EXPECT_EQ(+body.view, 3u);
+  EXPECT_EQ(+body.settled_view, 2u);
+  EXPECT_EQ(packet.mask_word_count(), 1u);
+  EXPECT_EQ(packet.mask_word(0), 6u);
+  EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
+  sent.settled_view = 4;
+  EXPECT_EQ(parse(make(sent, {6}, kEightBytes), packet), Verdict::kBadField);
+  sent.settled_view = 2;
+  sent.has_standby = 2;
+  EXPECT_EQ(parse(make(sent, {6}, kEightBytes), packet), Verdict::kBadField);
+  sent.has_standby = 0;
+  sent.mask_words = kMaskWords + 1;
+  EXPECT_EQ(parse(make(sent, {6}, kEightBytes), packet), Verdict::kBadLength);
+  EXPECT_EQ(parse(make(Status{.view = 1, .settled_view = 2}), packet), Verdict::kBadField);
+}
+
 TEST(Encode, WritesNothingIntoABufferThatIsTooSmall) {
   Buffer small(sizeof(CommonHeader) + sizeof(Ping) - 1, 0xEE);
   EXPECT_EQ(encode(small, kSender, Ping{}), 0u);
