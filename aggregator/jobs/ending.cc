@@ -223,19 +223,6 @@ void JobControl::check_ends(TimeNs now) {
   }
 }
 
-void JobControl::check_member(Rank rank, TimeNs now) {
-  const auto last_heard_ns = [&] { return entry_.last_heard_ns(rank, context_.clock); };
-  const DurationNs timeout_ns = context_.options->member_timeout_ns;
-  CHECK(entry_.member(rank).is(MemberPhase::kJoined));
-  switch (entry_.member(rank).liveness.check(now, timeout_ns, last_heard_ns)) {
-    case Liveness::Finding::kNothing: return;
-    case Liveness::Finding::kPing:
-      return context_.outbox.send(entry_, rank, wire::PacketType::kPing);
-    case Liveness::Finding::kDied: return lose(rank, wire::NoticeCode::kMemberDied, now);
-    case Liveness::Finding::kSilent: return lose(rank, wire::NoticeCode::kMemberSilent, now);
-  }
-}
-
 // Ends one member's part against its will and tells it why; another process may take the rank.
 void JobControl::evict(StateTransfers::Eviction eviction, TimeNs now) {
   auto& [rank, why] = eviction;

@@ -11,6 +11,8 @@ from lab import Lab, missing
 from stragglers import SLOW, WORLD_SIZE, Training, fixed, identical
 from test_errors import fails
 from test_restart import BUILD, RANKS, STEPS, end_training, kill, read_line, start_training
+from test_store import Training as StoreTraining
+from test_store import await_clock
 from workers import finish, start
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -132,6 +134,43 @@ def test_the_fastest_6_of_8_ranks_move_with_identical_replicas():
             assert identical(ends)
             assert all(end["restarts"] == 2 for end in ends)
             assert ends[SLOW]["late_chunks"] > 0
+
+
+def kill_then_drain(lab, training, first, second):
+    """The box that the store is at, and then the one that it has moved to."""
+    await_clock(lab, 10)
+    kill(first)
+    await_clock(lab, 30, standby=True)
+    lab.start_appliance(BUILD)
+    drain(second)
+    return [training.report(rank) for rank in range(RANKS)]
+
+
+def test_a_store_moves_when_its_box_is_killed_and_the_other_drained_with_the_same_bits_at_bound_0():
+    pytest.importorskip("torch")
+    with Lab(hosts=RANKS, standby=True) as lab:
+        first = lab.start_appliance(BUILD)
+        second = lab.start_appliance(BUILD, standby=True)
+        undisturbed = StoreTraining(lab, "undisturbed", 0, "worker", 60)
+        expected = [undisturbed.report(rank)["sha"] for rank in range(RANKS)]
+        training = StoreTraining(lab, "moved", 0, "worker", 60, seconds=0.02)
+        reports = kill_then_drain(lab, training, first, second)
+        told = training.logs[0].read_text()
+    assert [report["sha"] for report in reports] == expected
+    assert all(report["restarts"] == 2 for report in reports), reports
+    assert "the job has moved here: the store goes on" in told, told
+
+
+def test_a_store_within_a_bound_moves_when_its_box_is_killed_and_the_other_drained():
+    pytest.importorskip("torch")
+    with Lab(hosts=RANKS, standby=True) as lab:
+        first = lab.start_appliance(BUILD)
+        second = lab.start_appliance(BUILD, standby=True)
+        training = StoreTraining(lab, "moved", 3, "worker", 60, seconds=0.02)
+        reports = kill_then_drain(lab, training, first, second)
+    assert len({report["sha"] for report in reports}) == 1
+    assert all(report["loss"] < 1.2 and report["restarts"] == 2 for report in reports), reports
+    assert all(report["iterations"] == list(range(60)) for report in reports)
 
 
 def test_a_job_that_cannot_move_is_refused_with_the_reason():

@@ -93,9 +93,9 @@ def test_training_over_links_that_lose_packets(bound, where):
     assert sum(report["retransmissions"] for report in reports) > 0
 
 
-def await_clock(lab, clock):
+def await_clock(lab, clock, standby=False):
     deadline = time.monotonic() + 300
-    while metric(lab.scrape(), "sluice_job_least_clock") <= clock:
+    while metric(lab.scrape(standby=standby), "sluice_job_least_clock") <= clock:
         assert time.monotonic() < deadline, log_of(lab)
         time.sleep(0.05)
 
