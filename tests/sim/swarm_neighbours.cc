@@ -270,8 +270,6 @@ void draw_operations(Random& random, SwarmOptions& options) {
 // Where another kind of job, or a fault that ends one, is drawn, there is none.
 void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
   Random random(mix(seed, 0x4E57A4));
-  const bool store =
-      std::ranges::any_of(options.jobs, [](const SwarmJob& job) { return job.plan.is_store(); });
   // What a lost rank of a store had pushed is lost with the appliance, if nobody has read it.
   const bool loses_of_store = std::ranges::any_of(
       options.jobs, [](const SwarmJob& job) { return job.plan.is_store() && !job.losses.empty(); });
@@ -304,7 +302,7 @@ void draw_restarts(std::uint64_t seed, SwarmOptions& options) {
   Random groups(mix(seed, 0x09E5A7));
   draw_operations(groups, options);
   Random second(mix(seed, 0x57A4DB));
-  if (store || !second.one_in(2)) return;
+  if (!second.one_in(2)) return;
   // A job that has lost a rank waits where it has moved to for another process of it.
   for (SwarmJob& job : options.jobs) job.losses.clear();
   draw_standby(second, options);
