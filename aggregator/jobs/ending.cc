@@ -101,7 +101,7 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
   // Nobody ends its part: the others follow. It counts among the ranks of a step until then, so
   // nothing that needs it is completed here.
   if (moved && entry_.drain == wire::Drain::kAsked) drain(wire::Drain::kBegun);
-  if (moved) transfers_.forget(rank);
+  if (moved && entry_.running()) transfers_.forget(rank);
   if (entry_.running() && !moved) {
     if (abnormal) {
       fail(wire::NoticeCode::kMemberLeft, rank,

@@ -345,7 +345,7 @@ typedef struct sluice_options {
   size_t struct_size;
   /* Where the appliance is. Required:
    *   udp://HOST[:PORT][,HOST...]      kernel sockets; HOST is a name, an IPv4 or [IPv6] address.
-   *                                    A synchronous job, a store, or a job of operations that is
+   *                                    A job of sums, a store, or a job of operations that is
    *                                    not elastic, moves to the next HOST, and after the
    *                                    last to the first, when its appliance is lost or drained
    *                                    (timeouts.restart_ms); all ranks give the same list

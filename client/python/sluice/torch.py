@@ -73,8 +73,8 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
 
     ddp_model  a DistributedDataParallel without a communication hook. Every rank must attach, with
                the same model and the same settings, before its first synchronised backward.
-    address    'udp://HOST[:PORT][,HOST...]' (a second HOST is where a synchronous job moves when
-               the first is lost), 'vhost://HOST[:PORT]/SOCKET', 'bcube://N,K[?...]' or, for the
+    address    'udp://HOST[:PORT][,HOST...]' (a second HOST is where the job moves when the first
+               is lost), 'vhost://HOST[:PORT]/SOCKET', 'bcube://N,K[?...]' or, for the
                ranks of one process, 'inproc://NAME'; default SLUICE_ADDRESS. '{rank}' and
                '{local_rank}' are replaced. A vhost-user socket is one process's,
                whose models may share it.
