@@ -16,13 +16,19 @@ namespace {
 // without it.
 constexpr DurationNs kEndTogether = 2 * kSecond;
 
+// Processes with which the job goes on. Of a store in views one that is not let in yet is none: all
+// others may be at another appliance, and go on there with the ranks that they know of.
+std::uint16_t left_count(const JobEntry& entry) {
+  return entry.in_views() ? entry.count(MemberPhase::kJoined) : entry.live_count();
+}
+
 // The rest of a sentence about a loss, once the rank is removed.
 std::string describe_shrinking(const JobEntry& entry, std::string what) {
-  if (entry.live_count() == 0)
+  if (left_count(entry) == 0)
     return what + "; nobody is left in the job: start it again" +
            (entry.is_store() ? "" : " from a checkpoint");
   return what + text("; the job goes on with %u of %u ranks, and this one may join again",
-                     unsigned{entry.live_count()}, unsigned{entry.world_size()});
+                     unsigned{left_count(entry)}, unsigned{entry.world_size()});
 }
 
 std::string describe_loss(const JobEntry& entry, Rank rank, const std::string& what,
@@ -279,10 +285,7 @@ void JobControl::remove_member(Rank rank) {
 void JobControl::note_loss(Rank rank, wire::NoticeCode code, std::string why, TimeNs now) {
   CHECK(!why.empty() && !entry_.member(rank).live());
   entry_.loss = std::move(why);
-  // All may be at another appliance, and go on there with the ranks that they know of.
-  const bool in_views = entry_.in_views();
-  if ((in_views ? entry_.count(MemberPhase::kJoined) : entry_.live_count()) != 0) return;
-  if (!in_views && keep(now)) return;
+  if (left_count(entry_) != 0 || (!entry_.in_views() && keep(now))) return;
   if (entry_.is_elastic())
     retire(now);  // its next process begins it anew
   else

@@ -262,7 +262,7 @@ TEST_F(StandbyOfStores, a_new_process_is_not_let_in_where_members_may_have_left)
   JobPlan plan = plan_of_pauses(kNoBound, 400);
   plan.loses_ranks = true;
   const RunIndex run = begin(plan);
-  world().kill(worker(run, 1), true);
+  world().kill(worker(run, 1), false);
   world().run_until(world().now() + options.appliance.jobs.member_timeout_ns + 2 * kSecond);
   for (const std::uint16_t rank : {0, 2}) cut(run, rank, kA, true);
   world().run_until(world().now() + kSecond / 2);
@@ -275,6 +275,42 @@ TEST_F(StandbyOfStores, a_new_process_is_not_let_in_where_members_may_have_left)
   for (const std::uint16_t rank : {0, 2}) {
     EXPECT_EQ(worker(run, rank).session().epoch(), 1u);
     EXPECT_EQ(worker(run, rank).session().state(), client::SessionState::kRunning);
+  }
+  ASSERT_TRUE(next.failed()) << "it has reached the first";
+  expect_words(next.failure().message(), {"has ended", "nobody is left"});
+}
+
+// The first takes a rank for lost that is at the second alone, and lets a new process in. When all
+// meet, the old process is refused, though it has come first.
+TEST_F(StandbyOfStores, a_rank_and_its_next_process_meet_at_the_second) {
+  for (const std::uint32_t bound : {0u, 2u}) {
+    JobPlan plan = plan_of_pauses(bound, 300);
+    plan.loses_ranks = true;
+    end_world();
+    const RunIndex run = begin(plan);
+    Worker& old = worker(run, 1);
+    bool apart = true;
+    world().set_filter([&](Passing& passing) {
+      passing.drop = apart && passing.box == (passing.worker == &old ? kA : kB);
+    });
+    world().run_until(world().now() + options.appliance.jobs.member_timeout_ns + kSecond);
+    Worker& next = world().add_worker(run, Rank{1}, world().now());
+    ASSERT_TRUE(world().run_until([&] { return next.started(); }, world().now() + 5 * kSecond));
+    world().run_until(world().now() + kSecond);
+    EXPECT_FALSE(old.failed());
+    EXPECT_NE(old.session().epoch(), 0u);
+    apart = false;
+    const auto have_met = [&] {
+      const std::uint32_t epoch = next.session().epoch();
+      return old.failed() && epoch != 0 && all_at(run, epoch);
+    };
+    EXPECT_TRUE(world().run_until(have_met, world().now() + 8 * kSecond)) << world().report();
+    expect_words(old.failure().message(), {"rank 1"});
+    const Step before = worker(run, 0).steps_done();
+    world().run_until(world().now() + 2 * kSecond);
+    EXPECT_GT(worker(run, 0).steps_done(), before + 10);
+    EXPECT_TRUE(world().healthy()) << world().report();
+    world().set_filter({});
   }
 }
 
