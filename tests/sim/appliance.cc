@@ -136,7 +136,10 @@ void Appliance::handle_control(FrameIndex frame, TimeNs now) {
                            .address = address,
                            .max_datagram_bytes = options_.max_datagram_bytes};
   const agg::ControlResult result = core_.handle_control(packet, origin, buffer_, now);
-  if (result.bind) paths_[{result.job.value, result.rank.value}] = back;
+  if (result.bind) {
+    paths_[{result.job.value, result.rank.value}] = back;
+    world_.on_heard(view.src_port, packet);
+  }
   if (result.reply_bytes == 0) return;
   send(back, {buffer_.data(), result.reply_bytes}, 0, now);
 }
@@ -205,7 +208,7 @@ void Appliance::handle_data(std::uint16_t shard, FrameIndex frame, TimeNs now) {
   const Verdict why = wire::parse(view.payload, packet);
   if (!ok(why)) return frame_verdicts_.count(why);
   ++lcores_[shard].handled;
-  world_.on_shard_heard(view.src_port, packet);
+  world_.on_heard(view.src_port, packet);
   const bool marked = (view.traffic_class & wire::kEcnMask) == wire::kEcnCongested;
   const bool resumes =
       packet.type() == wire::PacketType::kCopies || packet.type() == wire::PacketType::kCopy;

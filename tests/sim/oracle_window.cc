@@ -17,6 +17,7 @@ void Oracle::on_worker_packet_arrived(const Party& from, const wire::Packet& pac
       packet.body<wire::Probe>().stream == StreamId::kGradients)
     step = packet.body<wire::Probe>().step;
   if (packet.type() == wire::PacketType::kFinished) step = packet.body<wire::Finished>().step;
+  if (packet.type() == wire::PacketType::kJoin) step = packet.body<wire::Join>().resume_step;
   Step& reached = run.reached[from.rank.value];
   reached = std::max(reached, step);
 }

@@ -214,7 +214,7 @@ void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
                 bytes, now);
 }
 
-void World::on_shard_heard(std::uint16_t port, const wire::Packet& packet) {
+void World::on_heard(std::uint16_t port, const wire::Packet& packet) {
   // By whichever path it came, also one that is no more.
   const std::size_t index = index_behind(port, rebound_);
   if (index < workers_.size()) oracle_.on_worker_packet_arrived(workers_[index]->party(), packet);

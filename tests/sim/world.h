@@ -146,7 +146,7 @@ class World {
                         std::span<const std::uint8_t> bytes, TimeNs now);
   void send_to_worker(FrameIndex frame, std::uint16_t port, std::span<const std::uint8_t> bytes,
                       TimeNs now);
-  void on_shard_heard(std::uint16_t port, const wire::Packet& packet);
+  void on_heard(std::uint16_t port, const wire::Packet& packet);
   // `store`: the sending job, if it is a store.
   void on_shard_sent(std::uint16_t shard, std::uint16_t port, std::span<const std::uint8_t> bytes,
                      const agg::Job* store = nullptr);
