@@ -1,12 +1,14 @@
 """One rank of a training with StaleSynchronous; its name, address, ... from the environment.
 
-    store_worker.py BOUND WHERE ITERATIONS SECONDS
+    store_worker.py BOUND WHERE ITERATIONS SECONDS [FILE]
 
-Prints "joined" and, at the end, one line of JSON.
+The last quarter of the iterations begins once FILE is there. Prints "joined" and, at the end, one
+line of JSON.
 """
 
 import hashlib
 import json
+import os
 import sys
 import time
 
@@ -26,7 +28,7 @@ def loss_of(model, generator, count):
 
 
 def main():
-    bound, where, steps, seconds = sys.argv[1:]
+    bound, where, steps, seconds, *held_until = sys.argv[1:]
     torch.set_num_threads(1)
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -39,6 +41,8 @@ def main():
         own = []
         while stale.iterations < int(steps):
             own.append(stale.iterations)
+            while len(own) > 3 * int(steps) // 4 and not all(map(os.path.exists, held_until)):
+                time.sleep(0.01)
             optimizer.zero_grad()
             loss_of(model, generator, 16).backward()
             if bound != "none":

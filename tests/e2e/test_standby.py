@@ -143,6 +143,7 @@ def kill_then_drain(lab, training, first, second):
     await_clock(lab, 30, standby=True)
     lab.start_appliance(BUILD)
     drain(second)
+    (lab.directory / "go on").touch()
     return [training.report(rank) for rank in range(RANKS)]
 
 
@@ -153,7 +154,8 @@ def test_a_store_moves_when_its_box_is_killed_and_the_other_drained_with_the_sam
         second = lab.start_appliance(BUILD, standby=True)
         undisturbed = StoreTraining(lab, "undisturbed", 0, "worker", 60)
         expected = [undisturbed.report(rank)["sha"] for rank in range(RANKS)]
-        training = StoreTraining(lab, "moved", 0, "worker", 60, seconds=0.02)
+        training = StoreTraining(lab, "moved", 0, "worker", 60, seconds=0.02,
+                                 held_until=[lab.directory / "go on"])
         reports = kill_then_drain(lab, training, first, second)
         told = training.logs[0].read_text()
     assert [report["sha"] for report in reports] == expected
@@ -166,7 +168,8 @@ def test_a_store_within_a_bound_moves_when_its_box_is_killed_and_the_other_drain
     with Lab(hosts=RANKS, standby=True) as lab:
         first = lab.start_appliance(BUILD)
         second = lab.start_appliance(BUILD, standby=True)
-        training = StoreTraining(lab, "moved", 3, "worker", 60, seconds=0.02)
+        training = StoreTraining(lab, "moved", 3, "worker", 60, seconds=0.02,
+                                 held_until=[lab.directory / "go on"])
         reports = kill_then_drain(lab, training, first, second)
     assert len({report["sha"] for report in reports}) == 1
     assert all(report["loss"] < 1.2 and report["restarts"] == 2 for report in reports), reports

@@ -29,8 +29,10 @@ class Training:
 
     script = Path(__file__).with_name("store_worker.py")
 
-    def __init__(self, lab, name, *arguments, seconds=0.0):
+    def __init__(self, lab, name, *arguments, seconds=0.0, held_until=()):
+        """`held_until`: of store_worker.py, at most one FILE."""
         self.lab, self.arguments = lab, [str(argument) for argument in arguments]
+        self.held_until = [str(file) for file in held_until]
         self.logs = [lab.directory / f"{name}{rank}.log" for rank in range(RANKS)]
         library = os.environ.get("SLUICE_LIBRARY", str(BUILD / "client" / "libsluice.so"))
         self.env = {
@@ -44,7 +46,7 @@ class Training:
         with self.logs[rank].open("ab") as log:
             return self.lab.popen(
                 rank, ["/usr/bin/python3", "-B", str(self.script), *self.arguments,
-                       str(seconds * (1 + 2 * (rank == 2)))],
+                       str(seconds * (1 + 2 * (rank == 2))), *self.held_until],
                 env={**self.env, "RANK": str(rank)}, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log)
 
@@ -107,6 +109,7 @@ def kill_twice(lab, box, training):
         os.killpg(box.pid, signal.SIGKILL)
         box.wait()
         box = lab.start_appliance(BUILD)
+    (lab.directory / "go on").touch()
     return [training.report(rank) for rank in range(RANKS)]
 
 
@@ -115,7 +118,9 @@ def test_a_training_goes_on_when_the_box_is_killed_with_the_same_bits_at_bound_0
         box = lab.start_appliance(BUILD)
         undisturbed = Training(lab, "undisturbed", 0, "worker", 60)
         expected = [undisturbed.report(rank)["sha"] for rank in range(RANKS)]
-        reports = kill_twice(lab, box, Training(lab, "killed", 0, "worker", 60, seconds=0.02))
+        training = Training(lab, "killed", 0, "worker", 60, seconds=0.02,
+                            held_until=[lab.directory / "go on"])
+        reports = kill_twice(lab, box, training)
     assert [report["sha"] for report in reports] == expected
     assert all(report["restarts"] == 2 for report in reports), reports
 
@@ -123,7 +128,8 @@ def test_a_training_goes_on_when_the_box_is_killed_with_the_same_bits_at_bound_0
 def test_a_training_within_a_bound_goes_on_when_the_box_is_killed():
     with Lab(hosts=RANKS) as lab:
         box = lab.start_appliance(BUILD)
-        training = Training(lab, "bound", 3, "worker", 60, seconds=0.02)
+        training = Training(lab, "bound", 3, "worker", 60, seconds=0.02,
+                            held_until=[lab.directory / "go on"])
         reports = kill_twice(lab, box, training)
         told = training.logs[0].read_text()
     assert len({report["sha"] for report in reports}) == 1
