@@ -100,6 +100,7 @@ def stops_and_goes_on(rank, pruned):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
         attachment = sluice.torch.attach(model, **options)
         if saved:
+            saved = copy.deepcopy(saved)  # torch 2 trains on in the memory that it is given
             net.load_state_dict(saved[0])
             optimizer.load_state_dict(saved[1])
             attachment.load_state_dict(saved[2])
