@@ -142,8 +142,8 @@ void JobControl::leave(Rank rank, const wire::Leave& leave, std::string_view why
 void JobControl::check_member(Rank rank, TimeNs now) {
   MemberEntry& member = entry_.member(rank);
   const DurationNs timeout_ns = context_.options->member_timeout_ns;
-  if (entry_.goes_on() && member.is(MemberPhase::kLeft) && member.moved && !entry_.is_store() &&
-      entry_.exchanges() && now - member.left_ns >= timeout_ns) {
+  if (entry_.goes_on() && member.is_elsewhere() && !entry_.is_store() && entry_.exchanges() &&
+      now - member.left_ns >= timeout_ns) {
     member.change_to(MemberPhase::kAborted);
     remove_member(rank);
     return note_loss(rank, wire::NoticeCode::kMemberLeft,

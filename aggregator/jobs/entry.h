@@ -135,6 +135,8 @@ struct MemberEntry {
   }
 
   bool has_left() const noexcept { return is(MemberPhase::kLeft) || is(MemberPhase::kAborted); }
+  // It has moved to another appliance, and the others are to follow it.
+  bool is_elsewhere() const noexcept { return is(MemberPhase::kLeft) && moved; }
   bool live() const noexcept { return is(MemberPhase::kJoined) || is(MemberPhase::kReturning); }
   // It has what was given in that exchange, or would have given.
   bool took_part(std::uint64_t exchange) const noexcept {
@@ -263,6 +265,9 @@ struct JobEntry {
     std::uint16_t total = 0;
     for (const MemberEntry& member : members) total += member.live();
     return total;
+  }
+  bool has_moved() const noexcept {
+    return std::ranges::any_of(members, &MemberEntry::is_elsewhere);
   }
   // No process has held a rank of it yet.
   bool unclaimed() const noexcept { return count(MemberPhase::kFree) == members.size(); }

@@ -126,7 +126,7 @@ RankDecision decide_rank(const JoinRequest& request, const JobEntry& entry,
     if (silent_ns <= kTakeoverSilence) return decide_held(request, entry, silent_ns);
   }
   const bool unheard = member.is(MemberPhase::kGone) && entry.is_synchronous();
-  if (member.is(MemberPhase::kLeft) && member.moved && entry.goes_on())
+  if (member.is_elsewhere() && entry.goes_on())
     return {.kind = Kind::kIgnore, .refusal = {}};  // another process finds the job where it is now
   const bool left = member.is(MemberPhase::kLeft) && entry.running() && !entry.is_elastic();
   if (unheard || left) return decide_left(request, entry);

@@ -34,7 +34,7 @@ std::optional<StateTransfers::Eviction> StateTransfers::advance(TimeNs now) {
   if (!resyncs.has_line()) return std::nullopt;
   const Rank target = resyncs.next();
   const std::optional<Rank> source = choose_source(target, now);
-  if (!source) return Eviction{.rank = target, .why = describe_no_source(target)};
+  if (!source) return give_up(target);
   start(*source, now);
   return std::nullopt;
 }
@@ -46,8 +46,10 @@ std::optional<StateTransfers::Eviction> StateTransfers::check(TimeNs now) {
   const Rank source = resyncs.source();
   CHECK(target != source && entry_.member(target).live());
   const std::optional<Rank> other = choose_source(target, now);
-  if (resyncs.held_ns(now) >= context_.options->resync_hold_ns)
-    return Eviction{.rank = target, .why = other ? describe_hold(now) : describe_no_source(target)};
+  if (resyncs.held_ns(now) >= context_.options->resync_hold_ns) {
+    if (other) return Eviction{.rank = target, .why = describe_hold(now)};
+    if (auto eviction = give_up(target)) return eviction;
+  }
   if (resyncs.is_overdue(now)) open(source, now);
   const bool usable = entry_.can_give_state(source, target);
   const DurationNs silent_ns = now - entry_.last_heard_ns(source, context_.clock);
@@ -118,9 +120,15 @@ bool StateTransfers::has_lost_source(Step step) const noexcept {
 std::optional<StateTransfers::Eviction> StateTransfers::replace_source(TimeNs now) {
   const Rank target = entry_.resyncs.target();
   const std::optional<Rank> other = choose_source(target, now);
-  if (!other) return Eviction{.rank = target, .why = describe_no_source(target)};
+  if (!other) return give_up(target);
   open(*other, now);
   return std::nullopt;
+}
+
+// Nobody here has the state. Members that have moved have it, and the rank will follow them.
+std::optional<StateTransfers::Eviction> StateTransfers::give_up(Rank target) const {
+  if (entry_.has_moved()) return std::nullopt;
+  return Eviction{.rank = target, .why = describe_no_source(target)};
 }
 
 // The window moves on; both ends are told.

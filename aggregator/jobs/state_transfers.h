@@ -38,7 +38,8 @@ class StateTransfers {
   void opened(Step first_step);
   // Whether the transfer that shard 0 means by this step has lost its source.
   bool has_lost_source(Step step) const noexcept;
-  // Another rank becomes the source of the transfer under way; without one the target is evicted.
+  // Another rank becomes the source of the transfer under way. Without one the target is evicted,
+  // unless it may follow the others to another appliance.
   [[nodiscard]] std::optional<Eviction> replace_source(TimeNs now);
 
   // The rank is no member any more. Where it was the source, advance() finds another.
@@ -50,6 +51,7 @@ class StateTransfers {
   void open(Rank source, TimeNs now);
   void end();
   std::optional<Rank> choose_source(Rank target, TimeNs now) const;
+  std::optional<Eviction> give_up(Rank target) const;
   std::string describe_hold(TimeNs now) const;
   std::string describe_no_source(Rank target) const;
 

@@ -25,9 +25,7 @@ void Views::know(Rank rank, std::uint32_t known) noexcept {
   if (entry_.in_views() && entry_.running()) entry_.member(rank).view = known;
 }
 
-bool Views::has_moved() const noexcept {
-  return std::ranges::any_of(entry_.members, &MemberEntry::moved);
-}
+bool Views::has_moved() const noexcept { return entry_.has_moved(); }
 
 Views::Settled Views::settle() noexcept {
   if (!entry_.in_views() || !entry_.running() || is_settled() || has_moved())

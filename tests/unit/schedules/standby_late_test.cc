@@ -140,6 +140,29 @@ TEST_F(StandbyLate, a_job_that_has_lost_a_rank_stays_until_another_process_has_i
   expect_done(world(), run);
 }
 
+// Rank 1 has fallen out of the window, and all that have its state leave the first, which is
+// drained, while they give it. It cannot reach the second for a while.
+TEST_F(StandbyLate, a_rank_that_needs_a_state_follows_those_that_have_moved) {
+  for (DurationNs ahead = 0; ahead < 15 && !HasFailure(); ++ahead) {
+    SCOPED_TRACE("drained " + std::to_string(ahead) + " ms after it has noticed");
+    end_world();
+    JobPlan plan = plan_of_late_steps(60);
+    plan.state_bytes = 1'000'000;
+    const RunIndex run = begin(plan);
+    for (const std::size_t box : {kA, kB}) cut(run, 1, box, true);
+    world().run_until(world().now() + kSecond);
+    cut(run, 1, kA, false);
+    const client::Session& behind = world().worker(run, 1).session();
+    ASSERT_TRUE(world().run_until([&] { return !behind.behind_status().ok(); },
+                                  world().now() + 2 * kSecond));
+    world().run_until(world().now() + ahead * kMillisecond);
+    world().appliance(kA).drain(world().now());
+    world().run_until(world().now() + 800 * kMillisecond);
+    cut(run, 1, kB, false);
+    expect_completed(run, world().now() + 30 * kSecond);
+  }
+}
+
 // Nobody is left behind any more: a restart there is as any other.
 TEST_F(StandbyLate, a_rank_that_dies_as_the_second_restarts_is_waited_for_as_at_the_first) {
   const RunIndex run = begin(plan_of_late_steps(300));
