@@ -5,6 +5,7 @@
 #include <array>
 #include <sstream>
 
+#include "client/core/link/congestion.h"
 #include "tests/sim/swarm_options.h"
 
 namespace sluice::sim {
@@ -136,10 +137,13 @@ void draw_long_paths(Random& random, SwarmOptions& options) {
     // need.
     link->loss_ppm = std::min(link->loss_ppm, 10'000u);
   }
-  // A credit that stops and waits for each unit takes a round trip a unit; a state takes a few for
-  // each block of chunks, and others wait for it for limits.resync_hold_s.
+  // A credit that stops and waits for each unit takes a round trip a unit. A state takes one for
+  // each window of chunks, perhaps twice, and others wait for it for limits.resync_hold_s.
+  const auto chunks =
+      static_cast<std::uint32_t>(client::Congestion::kFloor * 5 * kSecond / (2 * delay_ns));
   for (SwarmJob& job : options.jobs) {
-    job.plan.state_bytes = std::min(job.plan.state_bytes, 1'000u * job.plan.chunk_bytes);
+    job.plan.state_bytes =
+        std::min(job.plan.state_bytes, std::min(1'000u, chunks) * job.plan.chunk_bytes);
     client::ScheduleOptions& schedule = job.plan.session.schedule;
     schedule.credit_bytes = std::max<decltype(schedule.credit_bytes)>(schedule.credit_bytes,
                                                                       80u * job.plan.chunk_bytes);
