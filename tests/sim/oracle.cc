@@ -140,9 +140,10 @@ bool Oracle::is_first(Run& run, const Party& from, const Place& place, const Sen
   ++contributions_seen_;
   const auto [found, fresh] = run.sent.try_emplace(
       contribution_key(place.stream, place.step, place.chunk, from.rank), sent);
-  if (!fresh && found->second.process != from.process) {
+  const std::uint32_t states = run.states[from.process];
+  if (!fresh && (found->second.process != from.process || found->second.states != states)) {
     // What the old process sends after it was replaced counts nowhere. What it sent before is lost
-    // if the new one has to send it again.
+    // if the new one has to send it again, or the same one from another rank's state.
     if (from.process < found->second.process) return false;
     found->second = sent;
   } else if (!fresh) {
@@ -153,6 +154,7 @@ bool Oracle::is_first(Run& run, const Party& from, const Place& place, const Sen
                 name(run, place));
     return false;
   }
+  found->second.states = states;
   found->second.boot = boot_;
   ++first_contributions_;
   return true;

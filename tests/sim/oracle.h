@@ -59,6 +59,8 @@ class Oracle {
   // ---- the applications' acts ----
   // A gradient was submitted and accepted. `velocity`: the tensor's velocity before, where it has
   // one.
+  // The process has taken over another rank's state of this step: it computes anew from there.
+  void on_state(const Party& party, Step step);
   void on_submitted(const Party& party, Step step, std::uint32_t tensor, bool with_data,
                     std::span<const float> velocity = {});
   // A replica has applied everything up to `step`; `replica` is its checksum.
@@ -148,7 +150,8 @@ class Oracle {
     std::uint32_t weight = 0;
     Step base_step = 0;
     ProcessIndex process = 0;
-    std::uint32_t boot = 0;  // of the appliance to which it was sent last
+    std::uint32_t states = 0;  // that the process had taken over
+    std::uint32_t boot = 0;    // of the appliance to which it was sent last
     bool nil = false;
     std::vector<float> values;  // of a lossy tensor
   };
@@ -225,6 +228,7 @@ class Oracle {
     std::vector<Step> reported;  // the same when it last told its open step
     std::map<Step, Heard> heard_at;
     RankSet unreliable;
+    std::map<ProcessIndex, std::uint32_t> states;  // taken over
     bool resyncs = false;
     bool asks_too_much = false;
     bool resumes = false;  // at another appliance, which has not told its open step yet

@@ -31,6 +31,13 @@ void Oracle::on_submitted(const Party& party, Step step, std::uint32_t tensor, b
   books.sums.submitted += run.layout->first_chunk(tensor + 1) - run.layout->first_chunk(tensor);
 }
 
+void Oracle::on_state(const Party& party, Step step) {
+  Run& run = *runs_[party.run];
+  ++run.states[party.process];
+  auto& submitted = run.books[party.process].submitted;
+  submitted.erase(submitted.upper_bound({step, UINT32_MAX}), submitted.end());
+}
+
 // u = mu u + g. What the session says of the last u, `now`, is that or nothing; of a chunk that its
 // own step has counted, which is known then, nothing exactly where a value left, unless all did.
 void Oracle::next_velocity(Run& run, const Party& party, Step step, std::uint32_t tensor,

@@ -33,7 +33,10 @@ StoreOracle::Limits StoreOracle::limits(const Run& run, const Read& read, Rank r
   const Step bound = plan.session.store->bound;
   Limits limits;
   const bool last = read.iteration == kLastStep;
-  const Step own = read.iteration - 1;
+  const bool whole = last && (bound == 0 || !run.has_restarted);
+  const bool loses = plan.loses_ranks || run.has_moved;
+  const Step own =
+      last ? run.processes.at(read.party.process).pushed[read.layer] : read.iteration - 1;
   const Step need = bound == kNoBound || own <= bound ? 0 : own - bound;
   for (const auto& [index, one] : run.processes) {
     if (one.rank != rank) continue;
@@ -41,9 +44,9 @@ StoreOracle::Limits StoreOracle::limits(const Run& run, const Read& read, Rank r
     const Step counted = one.counted[read.layer];
     const Step pushed = one.pushed[read.layer];
     limits.most += pushed == 0 ? 0 : count(pushed);
-    if (last || index == read.party.process)
+    if (whole || index == read.party.process)
       limits.least += counted == 0 ? 0 : count(counted);
-    else if (plan.loses_ranks)
+    else if (loses)
       limits.least += counted == 0 ? 0 : count(std::min(counted, need));
     else
       limits.least += count(need);
@@ -82,14 +85,14 @@ void StoreOracle::check_rank(Run& run, const Read& read, ChunkIndex chunk, Rank 
   const float share = kUnit / static_cast<float>(world);
   const UpdateOptions& update = plan.session.store->update;
   const bool remembers = update.state_count() != 0;
-  const float greatest = (plan.loses_ranks ? kUnit : share) * (remembers ? 2 : 1);
-  if (remembers && plan.session.store->bound == 0 && !plan.loses_ranks && !run.has_lost_state) {
+  const bool loses = plan.loses_ranks || run.has_moved;
+  const float greatest = (loses ? kUnit : share) * (remembers ? 2 : 1);
+  if (remembers && plan.session.store->bound == 0 && !loses && !run.has_restarted) {
     const Step seen = read.iteration == kLastStep ? due.most : read.iteration - 1;
     if (const float expected = expected_after(seen, plan); found != expected)
       wrong("after " + std::to_string(seen) + " iterations it is " + std::to_string(expected));
   } else if (update.rule != UpdateRule::kAdam && !update.nesterov) {
-    if (!remembers &&
-        (found != std::floor(found) || (!plan.loses_ranks && std::fmod(found, share) != 0)))
+    if (!remembers && (found != std::floor(found) || (!loses && std::fmod(found, share) != 0)))
       wrong("that is no number of pushes");
     // With bound 0, what a process pushed before it was lost may count beside what its successor
     // pushes in the same iteration: once a successor there are more than `world` of an iteration,
@@ -110,7 +113,8 @@ void StoreOracle::check_rank(Run& run, const Read& read, ChunkIndex chunk, Rank 
   double& before = run.read[{read.party.process, chunk, rank.value}];
   if (found < before) wrong("before it was " + std::to_string(before));
   before = found;
-  if (plan.session.store->bound != 0 && read.iteration != kLastStep) return;
+  const bool last = read.iteration == kLastStep;
+  if (plan.session.store->bound != 0 && (!last || run.has_restarted)) return;
   const auto [same, fresh] = run.same.try_emplace({chunk, read.iteration, rank.value}, found);
   if (!fresh && same->second != found)
     wrong("another one has read " + std::to_string(same->second));

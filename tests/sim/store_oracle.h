@@ -8,6 +8,9 @@
 // and after the end, all ranks read the same values. The oracle knows the applications' acts, and
 // nothing of the inside of either end.
 //
+// After a restart a push that is acknowledged may be counted anew, so a read without bound 0 may
+// lack it. Where the store has moved, it may go on without a rank for a while.
+//
 // Optimizers with a memory are compared with an optimizer of the oracle's own for each rank, which
 // steps once an iteration: with bound 0, while no rank was lost, to the last bit. Otherwise a push
 // of SGD with momentum 0.5 is at least once and less than twice in a value that is read.
@@ -40,7 +43,10 @@ class StoreOracle {
   void counted(const Party& party, std::uint32_t layer, Step iteration);
 
   // The run's appliance is lost, and with it the state of its optimizer.
-  void note_restart(RunIndex run) { runs_[run].has_lost_state = true; }
+  void note_restart(RunIndex run) { runs_[run].has_restarted = true; }
+  // The run goes on at another appliance, which a process for which it had not begun may reach
+  // later, and one that another rank's last push has left before.
+  void note_move(RunIndex run) { runs_[run].has_restarted = runs_[run].has_moved = true; }
 
   struct Read {
     Party party;
@@ -63,7 +69,7 @@ class StoreOracle {
     // By process, chunk and rank.
     std::map<std::tuple<std::uint32_t, ChunkIndex, std::uint16_t>, double> read;
     std::map<std::tuple<ChunkIndex, Step, std::uint16_t>, double> same;
-    bool has_lost_state = false;
+    bool has_restarted = false, has_moved = false;
   };
   struct Limits {
     std::uint32_t least = 0, most = 0;  // pushes

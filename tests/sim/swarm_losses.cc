@@ -130,26 +130,42 @@ DurationNs Losses::longest_ns() const {
 }
 
 // All other ranks are gone for good, and the appliance has restarted since: a rank does not go on
-// alone then, as the others may have gone on without it.
-bool Losses::waited_alone(const Worker& worker) const {
+// alone then, as the others may have gone on without it. Or a rank has ended, and another one that
+// has not heard of it has moved, with all others behind it.
+bool Losses::waited_in_vain(const Worker& worker) const {
   if (worker.failure().code() != StatusCode::kTimedOut) return false;
   if (worker.failure().message().find("ranks joined within") == std::string::npos) return false;
+  bool alone = true;
+  bool one_has_left = false;
   for (std::uint16_t index = 0; index < job_.plan.world_size(); ++index) {
     const Worker& other = world_.worker(run_, index);
-    if (&other != &worker && other.state() != ProcessState::kDead) return false;
+    alone &= &other == &worker || other.state() == ProcessState::kDead;
+    one_has_left |= other.left();
   }
-  return worker.started();
+  return worker.started() && (alone || (world_.options().standby && one_has_left));
+}
+
+// Every rank that is not dead has failed for the same reason.
+bool Losses::nobody_has_the_state() const {
+  for (std::uint16_t rank = 0; rank < job_.plan.world_size(); ++rank) {
+    const Worker& worker = world_.worker(run_, rank);
+    if (worker.started() && worker.state() != ProcessState::kDead && !needs_state(worker))
+      return false;
+  }
+  return true;
 }
 
 // Whether a failure is right. A rank that was cut off for long gives the appliance up. A frozen
 // rank whose place another process took is told so. A rank that is behind and alone has nobody to
 // ask.
 bool Losses::excused(const Worker& worker) const {
-  if (waited_alone(worker)) return true;
+  if (waited_in_vain(worker)) return true;
   // Two ranks always have the last steps: one loss never takes them. Two do that
   // strike before the control side has seen the first (seed 970010710).
   if (needs_state(worker))
-    return most_unseen_ >= 2 || (struck_ >= 2 && job_.losses.size() + 1 >= job_.plan.world_size());
+    return most_unseen_ >= 2 ||
+           (struck_ >= 2 &&
+            (job_.losses.size() + 1 >= job_.plan.world_size() || nobody_has_the_state()));
   const Loss* loss = loss_of(worker.identity.rank);
   if (loss == nullptr) return false;
   // Of a store: a process that was given up is out.

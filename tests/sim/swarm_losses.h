@@ -25,7 +25,8 @@ class Losses {
   void watch(Rank rank, std::uint32_t attempts);
   bool may_strike() const;
   bool given_up() const;
-  bool waited_alone(const Worker& worker) const;
+  bool waited_in_vain(const Worker& worker) const;
+  bool nobody_has_the_state() const;
   bool excused(const Worker& worker) const;
   const Loss* loss_of(Rank rank) const;
 

@@ -206,6 +206,7 @@ void Worker::on_state_received(const client::Event& event) {
     violation("the session goes on at step " + std::to_string(session_->current_step()) +
               " after " + where);
   ++resyncs_;
+  world_.oracle().on_state(party(), event.step);
   step_ = steps_done_ = event.step;
   if (event.step != 0) world_.oracle().on_applied(party(), event.step, replica_);
   if (!plan.manual) phase_ = Phase::kNext;

@@ -110,6 +110,7 @@ void World::note_epoch(Worker& worker, const wire::Packet& packet, bool data) {
     if (!moves) at = boxes_[0].boot;
     if (!moves || at <= run.epoch) return;
     run.epoch = at;
+    stores_.note_move(index);
     return oracle_.note_restart(index);
   }
   const std::size_t known = run.places.size();
