@@ -137,7 +137,7 @@ void Oracle::on_piece(Run& run, const Party& from, const wire::Packet& packet) {
 
 // Keeps what the rank sends there. False: it has sent it before.
 bool Oracle::is_first(Run& run, const Party& from, const Place& place, const Sent& sent) {
-  ++contributions_seen_;
+  ++totals_.contributions_seen;
   const auto [found, fresh] = run.sent.try_emplace(
       contribution_key(place.stream, place.step, place.chunk, from.rank), sent);
   const std::uint32_t states = run.states[from.process];
@@ -148,7 +148,7 @@ bool Oracle::is_first(Run& run, const Party& from, const Place& place, const Sen
     found->second = sent;
   } else if (!fresh) {
     // To another appliance it is sent again, or its result is.
-    first_contributions_ += std::exchange(found->second.boot, boot_) != boot_;
+    totals_.first_contributions += std::exchange(found->second.boot, boot_) != boot_;
     if (found->second.content_hash != sent.content_hash && !hands_over(run, from, place, sent))
       violation("I1: rank " + std::to_string(from.rank.value) + " sent two versions of " +
                 name(run, place));
@@ -156,7 +156,7 @@ bool Oracle::is_first(Run& run, const Party& from, const Place& place, const Sen
   }
   found->second.states = states;
   found->second.boot = boot_;
-  ++first_contributions_;
+  ++totals_.first_contributions;
   return true;
 }
 
@@ -172,7 +172,7 @@ bool Oracle::hands_over(Run& run, const Party& from, const Place& place, const S
     return false;
   if (std::exchange(summed.given_boot, boot_) != boot_) {
     summed.given_by = from.rank;
-    ++handed_over_;
+    ++totals_.handed_over;
   }
   return summed.given_by == from.rank;
 }

@@ -57,10 +57,10 @@ class Oracle {
                            bool counts = true);
 
   // ---- the applications' acts ----
-  // A gradient was submitted and accepted. `velocity`: the tensor's velocity before, where it has
-  // one.
   // The process has taken over another rank's state of this step: it computes anew from there.
   void on_state(const Party& party, Step step);
+  // A gradient was submitted and accepted. `velocity`: the tensor's velocity before, where it has
+  // one.
   void on_submitted(const Party& party, Step step, std::uint32_t tensor, bool with_data,
                     std::span<const float> velocity = {});
   // A replica has applied everything up to `step`; `replica` is its checksum.
@@ -130,16 +130,19 @@ class Oracle {
 
   void violation(std::string text);
   const std::vector<std::string>& violations() const { return violations_; }
-  std::uint64_t results_checked() const { return results_checked_; }
-  std::uint64_t results_sent() const { return results_sent_; }  // copies for members
-  std::uint64_t results_due() const { return results_due_; }    // one a result and member
-  std::uint64_t contributions_seen() const { return contributions_seen_; }
-  std::uint64_t first_contributions() const { return first_contributions_; }
-  std::uint64_t requeued_counted() const { return requeued_counted_; }
-  std::uint64_t results_without_somebody() const { return results_without_somebody_; }
-  std::uint64_t results_of_nobody() const { return results_of_nobody_; }  // of gradients
-  // Results that a rank gave to others after a restart, one a chunk and restart.
-  std::uint64_t handed_over() const { return handed_over_; }
+  struct Totals {
+    std::uint64_t results_checked = 0;
+    std::uint64_t results_sent = 0;  // copies for members
+    std::uint64_t results_due = 0;   // one a result and member
+    std::uint64_t contributions_seen = 0;
+    std::uint64_t first_contributions = 0;
+    std::uint64_t requeued_counted = 0;
+    std::uint64_t results_without_somebody = 0;
+    std::uint64_t results_of_nobody = 0;  // of gradients
+    // Results that a rank gave to others after a restart, one a chunk and restart.
+    std::uint64_t handed_over = 0;
+  };
+  const Totals& totals() const { return totals_; }
   std::uint64_t collectives_done() const { return collectives_done_; }  // one a rank
   std::uint64_t collectives_failed() const { return collectives_failed_; }
 
@@ -285,16 +288,8 @@ class Oracle {
 
   std::vector<std::unique_ptr<Run>> runs_;
   std::vector<std::string> violations_;
+  Totals totals_;
   std::uint32_t boot_ = 0;  // of the appliance
-  std::uint64_t handed_over_ = 0;
-  std::uint64_t results_checked_ = 0;
-  std::uint64_t results_sent_ = 0;
-  std::uint64_t results_due_ = 0;
-  std::uint64_t contributions_seen_ = 0;
-  std::uint64_t first_contributions_ = 0;
-  std::uint64_t requeued_counted_ = 0;
-  std::uint64_t results_without_somebody_ = 0;
-  std::uint64_t results_of_nobody_ = 0;
   std::uint64_t collectives_done_ = 0;
   std::uint64_t collectives_failed_ = 0;
 };

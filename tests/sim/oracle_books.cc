@@ -360,7 +360,7 @@ void Oracle::account_for(Run& run, const RankSet& mask, const Outcome& body, boo
     if (base == body.step)
       ++sums.delivered;
     else
-      ++sums.requeued, ++requeued_counted_;
+      ++sums.requeued, ++totals_.requeued_counted;
   });
 }
 

@@ -52,7 +52,7 @@ void Oracle::check_held(Run& run, const Party& from, const wire::Packet& packet)
       found->second.may_count != body.may_count || found->second.payload_hash != payload_hash)
     return violation("I2: rank " + std::to_string(from.rank.value) + " gives another result of " +
                      name(run, {StreamId::kGradients, body.step, body.chunk}) + " than was sent");
-  if (std::exchange(found->second.given_boot, boot_) != boot_) ++handed_over_;
+  if (std::exchange(found->second.given_boot, boot_) != boot_) ++totals_.handed_over;
 }
 
 }  // namespace sluice::sim

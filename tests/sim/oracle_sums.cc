@@ -77,7 +77,7 @@ Oracle::Outcome Oracle::outcome_of(const wire::Packet& packet) {
 
 void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, const Outcome& body,
                        std::span<const std::uint8_t> payload) {
-  results_sent_ += !run.asks_too_much;
+  totals_.results_sent += !run.asks_too_much;
   RankSet mask;
   for (std::size_t i = 0; i < packet.mask_word_count(); ++i) mask.set_word(i, packet.mask_word(i));
   // A result that is given to another appliance is dense, whatever it was.
@@ -101,12 +101,12 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
                        summed.first_boot != boot_ && run.plan->tolerates_stragglers() &&
                        summed.users.without(run.unreliable).empty();
   if (is_void) {
-    requeued_counted_ -= run.take_back(summed, body);
+    totals_.requeued_counted -= run.take_back(summed, body);
     summed = fresh;
     first = true;
   }
   const bool anew = std::exchange(summed.boot, boot_) != boot_;
-  if (anew) results_due_ += run.plan->world_size();
+  if (anew) totals_.results_due += run.plan->world_size();
   summed.receivers.add(to.rank);
   if (body.stream == StreamId::kState && summed.receivers.count() > 2)
     violation("a rank's state went to more than two ranks: " + name(run, body));
@@ -127,15 +127,15 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
       account_for(run, mask, body, true);
     return;
   }
-  ++results_checked_;
-  results_due_ += body.stream == StreamId::kState ? 2 : run.plan->world_size();
+  ++totals_.results_checked;
+  totals_.results_due += body.stream == StreamId::kState ? 2 : run.plan->world_size();
   summed.nil = body.nil;
   check_weight(run, mask, body);
   if (body.stream != StreamId::kGradients) {
     check_piece_members(run, mask, body);
     return check_piece(run, mask, body, payload);
   }
-  results_of_nobody_ += mask.empty();
+  totals_.results_of_nobody += mask.empty();
   check_members(run, mask, body);
   check_share(run, mask, body);
   check_gradient(run, summed, body, payload);
@@ -237,7 +237,7 @@ void Oracle::check_fastest(Run& run, const RankSet& mask, const Outcome& body) {
       violation("I1: " + std::to_string(mask.count()) + " workers in the result of " + where +
                 ", which k " + std::to_string(body.k) + " had completed before");
   }
-  results_without_somebody_ += mask.count() < world_size;
+  totals_.results_without_somebody += mask.count() < world_size;
 }
 
 void Oracle::check_weight(const Run& run, const RankSet& mask, const Outcome& body) {

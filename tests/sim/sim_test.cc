@@ -334,7 +334,7 @@ class OracleTest : public testing::Test {
 TEST_F(OracleTest, accepts_the_right_sum) {
   deliver(correct_result());
   EXPECT_TRUE(oracle.violations().empty()) << oracle.violations().front();
-  EXPECT_EQ(oracle.results_checked(), 1u);
+  EXPECT_EQ(oracle.totals().results_checked, 1u);
 }
 TEST_F(OracleTest, refuses_a_wrong_sum) {
   correct_result();

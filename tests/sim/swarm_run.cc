@@ -133,8 +133,9 @@ class Swarm {
         world_.oracle().violation("I4: " + std::to_string(sent) + " " + what + " were sent for " +
                                   std::to_string(due) + " that were needed");
     };
-    too_many("results", oracle.results_sent(), oracle.results_due());
-    too_many("contributions", oracle.contributions_seen(), oracle.first_contributions());
+    too_many("results", oracle.totals().results_sent, oracle.totals().results_due);
+    too_many("contributions", oracle.totals().contributions_seen,
+             oracle.totals().first_contributions);
   }
 
   DurationNs member_timeout() const { return options_.world.appliance.jobs.member_timeout_ns; }
@@ -307,21 +308,21 @@ class Swarm {
     outcome_.trace_hash = world_.trace_hash();
     outcome_.events = world_.event_count();
     outcome_.virtual_time_ns = world_.now();
-    outcome_.results_checked = world_.oracle().results_checked();
+    outcome_.results_checked = world_.oracle().totals().results_checked;
     outcome_.reads_checked = world_.stores().reads_checked();
-    outcome_.results_sent = world_.oracle().results_sent();
-    outcome_.results_due = world_.oracle().results_due();
-    outcome_.contributions = world_.oracle().contributions_seen();
+    outcome_.results_sent = world_.oracle().totals().results_sent;
+    outcome_.results_due = world_.oracle().totals().results_due;
+    outcome_.contributions = world_.oracle().totals().contributions_seen;
     if (options_.keep_log)
       for (std::size_t i = 0; i < kVerdictCount; ++i)
         if (const auto count = world_.appliance().count(static_cast<Verdict>(i)); count != 0)
           outcome_.log +=
               std::string(kVerdictInfo[i].label) + ": " + std::to_string(count) + " packets\n";
-    outcome_.requeued = world_.oracle().requeued_counted();
-    outcome_.partial_results = world_.oracle().results_without_somebody();
-    outcome_.empty_results = world_.oracle().results_of_nobody();
-    outcome_.handed_over = world_.oracle().handed_over();
-    outcome_.contributions_due = world_.oracle().first_contributions();
+    outcome_.requeued = world_.oracle().totals().requeued_counted;
+    outcome_.partial_results = world_.oracle().totals().results_without_somebody;
+    outcome_.empty_results = world_.oracle().totals().results_of_nobody;
+    outcome_.handed_over = world_.oracle().totals().handed_over;
+    outcome_.contributions_due = world_.oracle().totals().first_contributions;
     for (const auto& worker : world_.workers()) {
       if (options_.keep_log) outcome_.log += worker->describe_log();
       if (worker->state() == ProcessState::kWaiting) continue;

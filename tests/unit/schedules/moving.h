@@ -55,7 +55,7 @@ class Moving : public Schedule {
     const RunIndex run = own.add_run(plan);
     disturb(own, run);
     expect_done(own, run);
-    handed_over += own.oracle().handed_over();
+    handed_over += own.oracle().totals().handed_over;
   }
   void expect_survives(const JobPlan& plan, const Deaths& deaths) {
     std::optional<Killer> killer;

@@ -27,8 +27,8 @@ class RestartLate : public Schedule {
     Killer killer{.world = own, .run = run, .deaths = {.after = deaths}};
     killer.watch();
     expect_done(own, run);
-    handed_over += own.oracle().handed_over();
-    requeued += own.oracle().requeued_counted();
+    handed_over += own.oracle().totals().handed_over;
+    requeued += own.oracle().totals().requeued_counted;
     for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank)
       resyncs += own.worker(run, rank).resyncs();
     deaths_seen += killer.seen;

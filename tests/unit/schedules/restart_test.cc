@@ -16,7 +16,7 @@ class Restart : public Schedule {
     Killer killer{.world = own, .run = run, .deaths = {.after = deaths}};
     killer.watch();
     expect_done(own, run);
-    handed_over += own.oracle().handed_over();
+    handed_over += own.oracle().totals().handed_over;
     deaths_seen += killer.seen;
     all_seen = killer.seen == deaths.size();
   }
@@ -105,7 +105,7 @@ TEST_F(Restart, a_result_that_one_rank_has_is_given_to_all_others_once) {
   lost = true;
   world().at(world().now() + kDown, [&] { world().start_appliance(7); });
   expect_completed(run, 5 * kSecond);
-  EXPECT_EQ(world().oracle().handed_over(), 1u) << "by rank 0";
+  EXPECT_EQ(world().oracle().totals().handed_over, 1u) << "by rank 0";
   EXPECT_EQ(empty, 2u) << "by ranks 1 and 2";
   for (std::uint16_t rank = 0; rank < 3; ++rank)
     EXPECT_EQ(world().worker(run, rank).session().counters().appliance_restarts, 1u);
@@ -126,7 +126,7 @@ TEST_F(Restart, what_the_appliance_has_summed_and_told_nobody_counts_once) {
   world().start_appliance(7);
   lost = true;
   expect_completed(run, 5 * kSecond);
-  EXPECT_EQ(world().oracle().handed_over(), 0u);
+  EXPECT_EQ(world().oracle().totals().handed_over, 0u);
 }
 
 TEST_F(Restart, while_the_job_forms_costs_nothing) {

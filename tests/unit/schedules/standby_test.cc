@@ -86,7 +86,7 @@ TEST_F(Standby, a_drained_appliance_is_empty_and_no_step_is_lost) {
   EXPECT_TRUE(world().appliance(kA).jobs().is_empty());
   world().stop_appliance(kA);
   expect_completed(run, 20 * kSecond);
-  EXPECT_EQ(world().oracle().handed_over(), 0u) << "they moved between two steps";
+  EXPECT_EQ(world().oracle().totals().handed_over, 0u) << "they moved between two steps";
 }
 
 TEST_F(Standby, a_rank_in_the_middle_of_a_step_follows_at_once_when_another_has_moved) {

@@ -38,7 +38,7 @@ class Transfers : public Straggling {
 TEST_F(Transfers, a_state_whose_only_source_dies_is_given_up_at_once_and_by_name) {
   const RunIndex run = run_with_one_source();
   count_empty_states();
-  const std::uint64_t sent_before = world().oracle().results_sent();
+  const std::uint64_t sent_before = world().oracle().totals().results_sent;
   const TimeNs death = world().now();
   world().kill(world().worker(run, 0), false);
   Worker& target = world().worker(run, 1);
@@ -47,7 +47,7 @@ TEST_F(Transfers, a_state_whose_only_source_dies_is_given_up_at_once_and_by_name
       << target.session().describe_stall(world().now());
   expect_words(target.failure().message(), {"rank 1", "rank 0", "state", "checkpoint"});
   EXPECT_EQ(empty_states, 0u);
-  EXPECT_LT(world().oracle().results_sent() - sent_before, 200u);
+  EXPECT_LT(world().oracle().totals().results_sent - sent_before, 200u);
 }
 
 TEST_F(Transfers, a_process_that_takes_the_rank_of_a_source_is_not_asked_for_the_state) {

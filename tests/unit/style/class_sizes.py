@@ -19,7 +19,7 @@ CEILINGS = {
     "sluice::sim::BcubeWorld": 64,
     "sluice::sim::World": 68,
     "sluice::client::Job": 61,
-    "sluice::sim::Oracle": 58,
+    "sluice::sim::Oracle": 51,
     "sluice::agg::StoreShard": 51,
     "sluice::client::Recovery": 52,
 }
