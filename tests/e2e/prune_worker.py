@@ -2,19 +2,23 @@
 
     prune_worker.py FILE STEPS ELEMS SECONDS OPTIONS    OPTIONS: of sluice.Job, as JSON
 
+FILE is in a folder of the job.
+
 A step's gradient takes SECONDS. The last TAIL steps have gradients of zeros, and the ranks' order
-of speed is reversed there, so that late ranks get in. The rank writes its contributions, the total
-of all steps' sums and its residual to FILE, and prints one line of JSON.
+of speed is reversed there, so that late ranks get in. A rank that is at the end gives its state to
+others until all are. The rank writes its contributions, the total of all steps' sums and its
+residual to FILE, and prints one line of JSON.
 """
 
 import json
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import sluice
 
-TAIL, TAIL_S = 8, 0.45  # a rank that is stopped for two seconds finds the others still there
+TAIL, TAIL_S = 8, 0.45
 
 
 def main():
@@ -25,8 +29,11 @@ def main():
     with sluice.Job([("pruned", elems, "float32")], averaging="sum", prune_min_elems=1,
                     **json.loads(options)) as job:
         draw = np.random.default_rng(job.rank)
+        ends = [Path(path).with_name(f"rank{rank}.end") for rank in range(job.world_size)]
         while True:
             turn = job.next_turn(60)
+            if turn.step > steps + TAIL:
+                ends[job.rank].touch()
             if turn.kind == "compute":
                 last = turn.step > steps
                 if turn.step > steps + TAIL:
@@ -52,6 +59,10 @@ def main():
             else:
                 total[:], step = np.frombuffer(turn.data, np.float32), turn.step
                 resyncs += 1
+        while not all(end.exists() for end in ends):
+            if job.state_wanted() is not None:
+                job.send_state(total.tobytes(), step)
+            time.sleep(0.02)
         job.get_residual(0, residual)
         stats = job.stats()
         job.finish()
