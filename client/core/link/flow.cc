@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "aggregator/base/limits.h"
+
 namespace sluice::client {
 
 // What holds between any two calls: the other end has seen no more than was sent.
@@ -109,9 +111,13 @@ std::uint32_t Flow::free_pulls() const noexcept {
   return credit_packets_ - std::min(credit_packets_, taken);
 }
 
+// What is pulled is left out of the credit, and pulled results use it up too, but for a block: with
+// much pulled little is advertised, and the rest would wait at the appliance until it is overdue.
 bool Flow::credit_due() const noexcept {
   const std::int32_t gain = ahead(credit_to_advertise(), advertised_);
-  return gain > 0 && 2 * static_cast<std::uint32_t>(gain) >= credit_packets_;
+  const std::uint32_t whole = std::max(credit_packets_ - std::min(credit_packets_, pulls_),
+                                       std::min(credit_packets_, kChunksPerBlock));
+  return gain > 0 && 2 * static_cast<std::uint32_t>(gain) >= whole;
 }
 
 }  // namespace sluice::client

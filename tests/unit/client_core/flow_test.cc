@@ -221,6 +221,26 @@ TEST(Flow, OwesACreditUpdateWhenHalfOfTheCreditIsUsed) {
   EXPECT_FALSE(flow.credit_due());
 }
 
+// Pulled results use up the credit that leaves them out. Half of the block that the appliance may
+// send beyond it is always left, so none of them waits there until it is overdue.
+TEST(Flow, RenewsTheCreditWhileResultsThatItPullsCome) {
+  for (const std::uint32_t buffers : {64u, 100u, 896u}) {
+    Flow flow(buffers);
+    flow.reserve_pulls(flow.free_pulls());
+    std::uint32_t credit = flow.next_header(kNow).credit;
+    std::uint32_t renewed = 0;
+    for (std::uint32_t number = 1; number <= buffers; ++number) {
+      ASSERT_LE(number, credit + kChunksPerBlock / 2) << buffers;
+      flow.on_feedback(feedback(number, 1, 1), kNow);
+      flow.release_pulls(1);
+      if (!flow.credit_due()) continue;
+      credit = flow.next_header(kNow).credit;
+      ++renewed;
+    }
+    EXPECT_LE(renewed, 16u) << buffers;
+  }
+}
+
 TEST(Flow, PullsNoMoreThanItHasBuffersFor) {
   Flow flow(64);
   EXPECT_EQ(flow.free_pulls(), 64u);
