@@ -86,6 +86,8 @@ void Session::act_on_asking(TimeNs now) {
         refused_ = why.message();
         return ask_anew(now);
       }
+      // The membership ends the wait, and leaves out of it what this process stood still.
+      if (!moving_ && why.code() == StatusCode::kUnreachable) return ask_anew(now);
       const bool elsewhere =
           !moving_ && why.code() == StatusCode::kRefused && standby_.is_there(now);
       if (elsewhere) return move(options_.epoch + 1, now);

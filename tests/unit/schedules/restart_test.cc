@@ -169,6 +169,19 @@ TEST_F(Restart, an_appliance_that_does_not_come_back_is_named_after_restart_time
                 {"10.255.0.1:7700", "silent for 8.0 s", "restart_timeout"});
 }
 
+// It waits as long as the others from when it runs again, and says the same.
+TEST_F(Restart, a_rank_that_stood_still_while_it_waited_names_restart_timeout_as_well) {
+  JobPlan plan = make_plan(3, 50, {64 * 40});
+  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
+  plan.session.restart_timeout_ns = 8 * kSecond;
+  const RunIndex run = world().add_run(plan);
+  world().at(500 * kMillisecond, [&] { world().stop_appliance(); });
+  world().at(3 * kSecond, [&] { world().pause(world().worker(run, 1)); });
+  world().at(5 * kSecond, [&] { world().resume(world().worker(run, 1)); });
+  expect_failed(run, Rank{99}, 11 * kSecond,
+                {"10.255.0.1:7700", "silent for 8.0 s", "restart_timeout"});
+}
+
 TEST_F(Restart, ranks_that_do_not_come_back_are_named_after_restart_timeout) {
   JobPlan plan = make_plan(3, 50, {64 * 40});
   for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
