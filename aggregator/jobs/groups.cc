@@ -69,6 +69,7 @@ Groups::Answer Groups::make(Rank rank, std::string_view name, const MemberMask& 
     if (index >= entry_.world_size())
       return refuse(text("rank %u is not of the world, which has ranks 0 to %u", unsigned{index},
                          unsigned{entry_.world_size()} - 1));
+    if (entry_.member(Rank{index}).is_elsewhere()) return {};  // this one is to follow it
     if (!entry_.member(Rank{index}).live())
       return refuse(
           text("rank %u is no member of the job any more: leave it out", unsigned{index}));

@@ -39,6 +39,15 @@ TEST_F(GroupsOfJob, AllRanksAskForReproducibleSumsOrTheConfigurationDoes) {
   EXPECT_TRUE(only_job()->spec.operations->reproducible);
 }
 
+// Its other members follow, and make it there.
+TEST_F(GroupsOfJob, AGroupIsNotMadeOnceAMemberHasMoved) {
+  start();
+  const auto before = made(ask(workers[1], "before", 0b110));
+  leave(workers[0], wire::LeaveReason::kMoved);
+  EXPECT_FALSE(ask(workers[1], "behind", 0b111).is(PacketType::kGroupMade)) << "it asks again";
+  EXPECT_EQ(made(ask(workers[2], "before", 0b110)), before);
+}
+
 TEST_F(GroupsOfJob, TheJobTakesAShareOfWhatAJobMayHave) {
   start();
   const std::size_t bytes = Job::memory_bytes(only_job()->spec);
