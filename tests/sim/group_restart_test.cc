@@ -268,6 +268,26 @@ TEST(GroupRestarts, AMemberThatDiesMeanwhileIsNamedAndWhatWasCompleteIsDelivered
   EXPECT_GT(restarts, 50u);
 }
 
+// Rank 0 calls the broadcast when it knows that the group is broken, and gets it all the same. Rank
+// 1 is late, so the appliance dies while it gets it, and only rank 0 has it then.
+TEST(GroupRestarts, WhatWasCompleteIsGivenByAMemberThatCalledItInABrokenGroup) {
+  std::size_t delivered = 0;
+  for (std::uint64_t after = 0; after < 300 && !HasFailure(); ++after) {
+    GroupWorldOptions options =
+        world_of({group_of({0, 1, 2}, {all_reduce(100), broadcast(5'000, 2)})});
+    options.seed = after + 1;
+    options.paces[0].depth = 1;
+    options.paces[1].start_ns = kSecond;
+    options.abort = GroupWorldOptions::Death{.rank = Rank{2}, .at_ns = kSecond + kDown};
+    options.restarts = {{.after_packets = after, .down_ns = kDown}};
+    GroupWorld world(options);
+    EXPECT_TRUE(world.run(kEnd)) << "killed after " << after << "\n" << world.unfinished();
+    EXPECT_EQ(world.violations(), "") << "killed after " << after;
+    delivered += world.restarts() != 0 && world.told(Rank{1}, 0, 1)->code == StatusCode::kOk;
+  }
+  EXPECT_GT(delivered, 50u);
+}
+
 TEST(GroupRestarts, MembersThatDisagreeAreNamedAfterARestart) {
   std::size_t restarts = 0;
   for (std::uint64_t after = 0; after < 120 && !HasFailure(); ++after) {

@@ -265,7 +265,8 @@ Sequence::Choice Sequence::choose(std::uint16_t shard, std::uint64_t number_limi
             .again = true};
   }
   for (OpenCall& call : calls_) {
-    if (call.first >= admitted_ || call.number >= number_limit) break;
+    if (call.first >= admitted_) break;
+    if (call.number >= number_limit && !call.ended) continue;  // what has ended was completed
     skip_foreign(call, shard);
     const std::uint64_t chunk = call.next_send[shard];
     if (chunk >= std::min(call.end, admitted_)) continue;

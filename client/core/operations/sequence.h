@@ -69,7 +69,8 @@ class Sequence {
   // The header of a packet of this sequence to a shard, which tells this member's floor.
   wire::GroupHeader header_to(std::uint16_t shard) noexcept;
   // How urgent the next chunk for the shard is; kIdle: there is none. Less is more urgent. Calls
-  // from `number_limit` on wait. A chunk at the group's floor is always the most urgent.
+  // from `number_limit` on wait, but for those that have ended. A chunk at the group's floor is
+  // always the most urgent.
   static constexpr int kIdle = 256;
   int urgency(std::uint16_t shard, std::uint64_t number_limit) noexcept;
   // Whether nothing is to be sent to the shard behind the chunk that urgency() has found.
