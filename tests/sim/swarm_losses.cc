@@ -160,6 +160,8 @@ bool Losses::nobody_has_the_state() const {
 // ask.
 bool Losses::excused(const Worker& worker) const {
   if (waited_in_vain(worker)) return true;
+  // The others end together with the process that has taken its rank, and do not wait for it.
+  if (needs_state(worker) && &world_.worker(run_, worker.identity.rank) != &worker) return true;
   // Two ranks always have the last steps: one loss never takes them. Two do that
   // strike before the control side has seen the first (seed 970010710).
   if (needs_state(worker))
@@ -177,8 +179,7 @@ bool Losses::excused(const Worker& worker) const {
     return true;
   if (loss->kind == LossKind::kCutOff) return worker.failure().code() == StatusCode::kUnreachable;
   // The frozen process was first at an appliance that has come back, and the job goes on with it.
-  if (away && worker.started() &&
-      worker.failure().message().find("is held by") != std::string::npos)
+  if (away && worker.started() && worker.failure().message().find("held by") != std::string::npos)
     return true;
   return loss->kind == LossKind::kFrozen && !loss->returns &&
          &world_.worker(run_, worker.identity.rank) != &worker;
