@@ -129,6 +129,7 @@ void Oracle::on_piece(Run& run, const Party& from, const wire::Packet& packet) {
   Sent sent;
   sent.nil = packet.payload().empty();
   sent.process = from.process;
+  sent.cookie = packet.common().cookie;
   sent.payload_hash = hash_bytes(packet.payload());
   sent.content_hash = mix(sent.payload_hash, operation.size_bytes, operation.root,
                           static_cast<std::uint64_t>(operation.kind));
@@ -141,7 +142,10 @@ bool Oracle::is_first(Run& run, const Party& from, const Place& place, const Sen
   const auto [found, fresh] = run.sent.try_emplace(
       contribution_key(place.stream, place.step, place.chunk, from.rank), sent);
   const std::uint32_t states = run.states[from.process];
-  if (!fresh && (found->second.process != from.process || found->second.states != states)) {
+  // A job that begins anew at an appliance counts transfers of state from the first step on.
+  const bool begins = place.stream == StreamId::kState && found->second.cookie != sent.cookie;
+  if (!fresh &&
+      (found->second.process != from.process || found->second.states != states || begins)) {
     // What the old process sends after it was replaced counts nowhere. What it sent before is lost
     // if the new one has to send it again, or the same one from another rank's state.
     if (from.process < found->second.process) return false;

@@ -154,6 +154,7 @@ class Oracle {
     Step base_step = 0;
     ProcessIndex process = 0;
     std::uint32_t states = 0;  // that the process had taken over
+    Cookie cookie = 0;         // of a piece
     std::uint32_t boot = 0;    // of the appliance to which it was sent last
     bool nil = false;
     std::vector<float> values;  // of a lossy tensor
