@@ -266,6 +266,7 @@ struct JobEntry {
     for (const MemberEntry& member : members) total += member.live();
     return total;
   }
+  // Members are at another appliance.
   bool has_moved() const noexcept {
     return std::ranges::any_of(members, &MemberEntry::is_elsewhere);
   }

@@ -127,7 +127,7 @@ ControlResult JobControl::admit_to_running(const Request& request) {
     return {.verdict = Verdict::kJoin, .bind = same, .job = entry_.id, .rank = rank};
   }
   if (entry_.in_views()) {
-    if (views_.has_moved()) return {.verdict = Verdict::kJoin};
+    if (entry_.has_moved()) return {.verdict = Verdict::kJoin};
     if (member.live()) lose(rank, wire::NoticeCode::kMemberSilent, request.now);
     if (entry_.ended() || !views_.is_settled()) return {.verdict = Verdict::kJoin};
   }

@@ -25,10 +25,8 @@ void Views::know(Rank rank, std::uint32_t known) noexcept {
   if (entry_.in_views() && entry_.running()) entry_.member(rank).view = known;
 }
 
-bool Views::has_moved() const noexcept { return entry_.has_moved(); }
-
 Views::Settled Views::settle() noexcept {
-  if (!entry_.in_views() || !entry_.running() || is_settled() || has_moved())
+  if (!entry_.in_views() || !entry_.running() || is_settled() || entry_.has_moved())
     return Settled::kNothing;
   for (const MemberEntry& one : entry_.members)
     if (one.is(MemberPhase::kJoined) && one.view != entry_.view) return Settled::kNothing;

@@ -37,8 +37,6 @@ class Views {
   };
   Settled settle() noexcept;
   bool is_settled() const noexcept { return entry_.view == entry_.settled_view; }
-  // Members are at another appliance.
-  bool has_moved() const noexcept;
 
  private:
   JobEntry& entry_;

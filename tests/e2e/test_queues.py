@@ -90,7 +90,7 @@ def flooded():
                                for number in (URGENT, CHOSEN)), 300, "an overloaded port")
         pings = lab.popen(
             0,
-            ["ping", "-Q", str(CS7), "-c", "20", "-i", "0.1", "-W", "5", lab.address(1)],
+            ["ping", "-Q", str(CS7), "-c", "50", "-i", "0.1", "-W", "5", lab.address(1)],
             stdout=subprocess.PIPE,
             text=True,
         ).communicate(timeout=300)[0]

@@ -9,6 +9,12 @@ namespace {
 
 class Restart : public Schedule {
  protected:
+  static JobPlan plan_that_waits_8_s() {
+    JobPlan plan = make_plan(3, 50, {64 * 40});
+    for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
+    plan.session.restart_timeout_ns = 8 * kSecond;
+    return plan;
+  }
   // Whether all goes on to the same end, though the appliance dies then.
   void expect_survives(const JobPlan& plan, const std::vector<std::uint32_t>& deaths) {
     World own(options);
@@ -156,10 +162,7 @@ TEST_F(Restart, a_new_process_cannot_take_the_place_of_one_that_was_in_the_step)
 }
 
 TEST_F(Restart, an_appliance_that_does_not_come_back_is_named_after_restart_timeout) {
-  JobPlan plan = make_plan(3, 50, {64 * 40});
-  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
-  plan.session.restart_timeout_ns = 8 * kSecond;
-  const RunIndex run = world().add_run(plan);
+  const RunIndex run = world().add_run(plan_that_waits_8_s());
   world().at(500 * kMillisecond, [&] { world().stop_appliance(); });
   world().run_until(8 * kSecond);
   EXPECT_FALSE(world().worker(run, 0).failed());
@@ -171,10 +174,7 @@ TEST_F(Restart, an_appliance_that_does_not_come_back_is_named_after_restart_time
 
 // It waits as long as the others from when it runs again, and says the same.
 TEST_F(Restart, a_rank_that_stood_still_while_it_waited_names_restart_timeout_as_well) {
-  JobPlan plan = make_plan(3, 50, {64 * 40});
-  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
-  plan.session.restart_timeout_ns = 8 * kSecond;
-  const RunIndex run = world().add_run(plan);
+  const RunIndex run = world().add_run(plan_that_waits_8_s());
   world().at(500 * kMillisecond, [&] { world().stop_appliance(); });
   world().at(3 * kSecond, [&] { world().pause(world().worker(run, 1)); });
   world().at(5 * kSecond, [&] { world().resume(world().worker(run, 1)); });
@@ -183,10 +183,7 @@ TEST_F(Restart, a_rank_that_stood_still_while_it_waited_names_restart_timeout_as
 }
 
 TEST_F(Restart, ranks_that_do_not_come_back_are_named_after_restart_timeout) {
-  JobPlan plan = make_plan(3, 50, {64 * 40});
-  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
-  plan.session.restart_timeout_ns = 8 * kSecond;
-  const RunIndex run = world().add_run(plan);
+  const RunIndex run = world().add_run(plan_that_waits_8_s());
   world().at(500 * kMillisecond, [&] {
     world().kill(world().worker(run, 2), true);
     world().start_appliance(7);
