@@ -67,7 +67,7 @@ const Oracle::Sent* Oracle::find_sent(const Run& run, StreamId stream, Step step
 }
 
 void Oracle::on_worker_packet(const Party& from, std::uint16_t shard, std::uint64_t pump,
-                              const wire::Packet& packet, bool counts) {
+                              const wire::Packet& packet, Appliance at) {
   Run& run = *runs_[from.run];
   Flow& flow = run.flows[{from.rank.value, packet.common().cookie, shard}];
   const wire::FlowHeader& header = packet.flow();
@@ -76,7 +76,7 @@ void Oracle::on_worker_packet(const Party& from, std::uint16_t shard, std::uint6
               std::to_string(header.number) + " after " + std::to_string(flow.worker_number));
   flow.worker_number = header.number;
   flow.credit = std::max(flow.credit, header.credit);
-  if (!counts) return;
+  if (at == Appliance::kNowhere) return;
   if (packet.type() == wire::PacketType::kContribution)
     on_contribution(run, from, flow, pump, packet);
   if (packet.type() == wire::PacketType::kPiece) on_piece(run, from, packet);
@@ -182,7 +182,7 @@ bool Oracle::hands_over(Run& run, const Party& from, const Place& place, const S
 }
 
 void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet,
-                                 bool counts) {
+                                 Appliance at) {
   Run& run = *runs_[to.run];
   Flow& flow = run.flows[{to.rank.value, packet.common().cookie, shard}];
   const wire::FeedbackHeader& feedback = packet.feedback();
@@ -191,7 +191,7 @@ void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wir
               std::to_string(feedback.number) + " after " + std::to_string(flow.appliance_number) +
               " to rank " + std::to_string(to.rank.value));
   flow.appliance_number = feedback.number;
-  if (!counts) return;
+  if (at == Appliance::kNowhere) return;
   note_open_step(run, feedback.open_step);
   const bool is_values = packet.type() == wire::PacketType::kValues;
   if (packet.type() != wire::PacketType::kResult &&
@@ -202,12 +202,13 @@ void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wir
               std::to_string(flow.credit) + " of rank " + std::to_string(to.rank.value));
   if (is_values) return;  // see StoreOracle
   const Outcome outcome = outcome_of(packet);
+  const std::uint32_t boot = at == Appliance::kBefore ? boot_ - 1 : boot_;
   if (outcome.stream != StreamId::kGradients)
-    return on_result(run, to, packet, outcome, packet.payload());
+    return on_result(run, to, packet, outcome, packet.payload(), boot);
   for_each_chunk(packet, outcome, outcome.flags, [&](ChunkIndex chunk, auto payload) {
     Outcome one = outcome;
     one.chunk = chunk;
-    on_result(run, to, packet, one, payload);
+    on_result(run, to, packet, one, payload, boot);
   });
 }
 

@@ -45,16 +45,18 @@ class Oracle {
   RunIndex add_run(const JobPlan& plan, const client::Layout& layout);
 
   // ---- packets ----
+  // The other end of a packet: the appliance at which the run is, one that it has left, whose sums
+  // of gradients bind where a rank has them, or a job that the run has left with all that was
+  // called there. The packet then has a number in its flow, and nothing else.
+  enum class Appliance : std::uint8_t { kHere, kBefore, kNowhere };
   // A session sent `packet` to data port `shard`. `pump`: which wake-up of the session it was.
-  // `counts`: false of a piece for an appliance, or a job there, that the run has left. It has a
-  // number in its flow, and nothing else.
   void on_worker_packet(const Party& from, std::uint16_t shard, std::uint64_t pump,
-                        const wire::Packet& packet, bool counts = true);
+                        const wire::Packet& packet, Appliance at = Appliance::kHere);
   // `packet` of a session has reached its shard.
   void on_worker_packet_arrived(const Party& from, const wire::Packet& packet);
   // A shard sent `packet` to a member.
   void on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet,
-                           bool counts = true);
+                           Appliance at = Appliance::kHere);
 
   // ---- the applications' acts ----
   // The process has taken over another rank's state of this step: it computes anew from there.
@@ -267,7 +269,7 @@ class Oracle {
   void check_finished(Run& run, const Party& from, const wire::Finished& body);
   static Outcome outcome_of(const wire::Packet& packet);
   void on_result(Run& run, const Party& to, const wire::Packet& packet, const Outcome& body,
-                 std::span<const std::uint8_t> payload);
+                 std::span<const std::uint8_t> payload, std::uint32_t boot);
   void check_members(Run& run, const RankSet& mask, const Outcome& body);
   void check_share(const Run& run, const RankSet& mask, const Outcome& body);
   void check_piece_members(const Run& run, const RankSet& mask, const Outcome& body);

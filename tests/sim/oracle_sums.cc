@@ -76,7 +76,7 @@ Oracle::Outcome Oracle::outcome_of(const wire::Packet& packet) {
 }
 
 void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, const Outcome& body,
-                       std::span<const std::uint8_t> payload) {
+                       std::span<const std::uint8_t> payload, std::uint32_t boot) {
   totals_.results_sent += !run.asks_too_much;
   RankSet mask;
   for (std::size_t i = 0; i < packet.mask_word_count(); ++i) mask.set_word(i, packet.mask_word(i));
@@ -93,8 +93,8 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
                      .k = body.k,
                      .may_count = body.may_count,
                      .payload_hash = payload_hash,
-                     .first_boot = boot_,
-                     .boot = boot_};
+                     .first_boot = boot,
+                     .boot = boot};
   auto [found, first] = run.summed.try_emplace(slot_key(body.stream, body.step, body.chunk), fresh);
   Summed& summed = found->second;
   const bool is_void = body.stream == StreamId::kGradients && summed.content_hash != content_hash &&
@@ -105,7 +105,8 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
     summed = fresh;
     first = true;
   }
-  const bool anew = std::exchange(summed.boot, boot_) != boot_;
+  const bool anew = summed.boot < boot;
+  summed.boot = std::max(summed.boot, boot);
   if (anew) totals_.results_due += run.plan->world_size();
   summed.receivers.add(to.rank);
   if (body.stream == StreamId::kState && summed.receivers.count() > 2)

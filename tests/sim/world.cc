@@ -197,7 +197,7 @@ void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
   note_epoch(worker, packet, transmit.port_offset != 0);
   if (transmit.port_offset != 0)
     oracle_.on_worker_packet(worker.party(), static_cast<std::uint16_t>(transmit.port_offset - 1),
-                             worker.pumps(), packet, counts(worker.identity.run, packet));
+                             worker.pumps(), packet, appliance_of(worker.identity.run, packet));
   if (packet.type() == wire::PacketType::kResync)
     oracle_.note(worker.identity.run, Oracle::Trait::kResyncs);
   worker.credentials = packet.common();
@@ -230,7 +230,8 @@ void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
     return oracle_.violation("a shard sent a packet that does not parse: " +
                              std::string(label(why)));
   if (worker == nullptr) return;
-  oracle_.on_appliance_packet(worker->party(), shard, packet, counts(worker->identity.run, packet));
+  oracle_.on_appliance_packet(worker->party(), shard, packet,
+                              appliance_of(worker->identity.run, packet));
   if (store != nullptr && packet.type() == wire::PacketType::kValues)
     books_.answered(*store, shard, worker->identity.index, packet);
 }

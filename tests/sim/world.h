@@ -186,9 +186,8 @@ class World {
   Appliance* booted(std::uint32_t boot) const;  // null: it is no more
   bool is_cut(HostIndex host, const wire::IpAddress& box) const;
   std::optional<std::size_t> box_at(const wire::IpAddress& address) const;
-  // Whether the packet is of the run's newest place, or of sums of all ranks, which are the same
-  // everywhere.
-  bool counts(RunIndex run, const wire::Packet& packet) const;
+  // With k < n and for operations only what is of the run's newest place counts.
+  Oracle::Appliance appliance_of(RunIndex run, const wire::Packet& packet) const;
 
   WorldOptions options_;
   Random random_;

@@ -124,17 +124,22 @@ void World::note_epoch(Worker& worker, const wire::Packet& packet, bool data) {
   if (before.epoch != run.epoch) note_far_behind(oracle_, index, run.latest, workers_);
 }
 
-bool World::counts(RunIndex run, const wire::Packet& packet) const {
+Oracle::Appliance World::appliance_of(RunIndex run, const wire::Packet& packet) const {
+  using enum Oracle::Appliance;
   const wire::PacketType type = packet.type();
   const bool is_piece = type == wire::PacketType::kPiece || type == wire::PacketType::kPieceResult;
   const auto found = epochs_.find({run, packet.common().cookie});
   if (runs_[run]->plan.tolerates_stragglers()) {
-    if (!is_piece && boxes_.size() == 1) return true;
-    return found != epochs_.end() && found->second + std::size_t{1} == runs_[run]->places.size();
+    if (!is_piece && boxes_.size() == 1) return kHere;
+    const bool is_last =
+        found != epochs_.end() && found->second + std::size_t{1} == runs_[run]->places.size();
+    return is_last ? kHere : kNowhere;
   }
-  if (!is_piece) return true;
-  if (boxes_.size() == 1) return found == epochs_.end() || found->second == boxes_[0].boot;
-  return found != epochs_.end() && found->second == runs_[run]->epoch;
+  const std::uint32_t now = boxes_.size() == 1 ? boxes_[0].boot : runs_[run]->epoch;
+  const bool is_here =
+      found == epochs_.end() ? !is_piece || boxes_.size() == 1 : found->second == now;
+  if (is_here) return kHere;
+  return is_piece ? kNowhere : kBefore;
 }
 
 }  // namespace sluice::sim
