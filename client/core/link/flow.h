@@ -38,7 +38,7 @@ class Flow {
     return in_flight() < congestion_.window() + reserve;
   }
   // Whether the pace lets a packet leave now. Every packet of data and every probe asks.
-  bool on_pace(TimeNs now) noexcept { return pacer_.may_send(congestion_.pace(), now); }
+  bool on_pace(TimeNs now) noexcept { return pacer_.may_send(pace(), now); }
   // What it held back is asked about anew.
   void forget_pace() noexcept { pacer_.forget(); }
   // Whether the window lets a stream send, of which something is outstanding or not: while nothing
@@ -153,6 +153,14 @@ class Flow {
   std::uint32_t credit_to_advertise() const noexcept {
     const std::uint32_t credit = highest_in_ + credit_packets_ - std::min(credit_packets_, pulls_);
     return ahead(credit, advertised_) > 0 ? credit : advertised_;
+  }
+  // No slower than the smallest window: an appliance that has stood still has answered few packets
+  // in a long time, which says nothing of the path.
+  double pace() const noexcept {
+    const double found = congestion_.pace();
+    if (found <= 0 || !rtt_.valid()) return found;
+    const auto smallest = static_cast<double>(Congestion::kFloor * kSecond);
+    return std::max(found, smallest / static_cast<double>(rtt_.smoothed_ns()));
   }
   static constexpr std::uint32_t kTailQuestions = 3;
   static constexpr DurationNs kLeastTailWait = kMillisecond;  // a host may be late with feedback

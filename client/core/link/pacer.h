@@ -29,8 +29,9 @@ class Pacer {
     next_ns_ = tokens_ >= 0 ? 0 : now + 1 + static_cast<DurationNs>(-tokens_ / pace * kSecond);
     return tokens_ >= 0;
   }
-  // `count` packets leave, or will come back at once for one that does.
-  void sent(std::uint32_t count) noexcept { tokens_ -= count; }
+  // `count` packets leave, or will come back at once for one that does. Those that need no leave
+  // hold the next one back for no more than a burst.
+  void sent(std::uint32_t count) noexcept { tokens_ = std::max(tokens_ - count, -kBurst); }
   // 0: nothing was held back when it was last asked.
   TimeNs next_ns() const noexcept { return next_ns_; }
   // What it held back is not wanted any more.

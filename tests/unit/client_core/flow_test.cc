@@ -252,6 +252,23 @@ TEST(Flow, PullsNoMoreThanItHasBuffersFor) {
   EXPECT_EQ(flow.free_pulls(), 54u);
 }
 
+// A member keeps asking while its appliance stands still, and each question takes a number.
+TEST(Flow, SendsSoonAfterAnApplianceHasStoodStill) {
+  Flow flow(64);
+  constexpr int kAsked = 400;
+  const TimeNs began = kNow - 8 * kSecond;
+  for (int i = 0; i < kAsked; ++i) send(flow, 1, began + i * 20 * kMillisecond);
+  wire::FeedbackHeader first = feedback(1, 1, 1);
+  first.echo_timestamp_us = wire_time_us(began);
+  flow.on_feedback(first, kNow);
+  for (std::uint32_t i = 1; i < 32; ++i)
+    flow.on_feedback(feedback(1 + i, 12 * i, 12 * i), kNow + i * kMillisecond);
+  send(flow, 1, kNow + 40 * kMillisecond);
+  flow.on_feedback(feedback(40, kAsked, kAsked), kNow + 41 * kMillisecond);
+  EXPECT_TRUE(flow.window_open());
+  EXPECT_TRUE(flow.on_pace(kNow + 500 * kMillisecond));
+}
+
 TEST(Flow, NumbersMayWrap) {
   EXPECT_GT(ahead(2, UINT32_MAX), 0);
   EXPECT_LT(ahead(UINT32_MAX, 2), 0);
