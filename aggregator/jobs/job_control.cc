@@ -158,11 +158,11 @@ void JobControl::revive(Rank rank, TimeNs now) {
 
 void JobControl::start_if_complete(TimeNs now) {
   if (!entry_.forming() || entry_.memory() != JobMemory::kHeld) return;
-  const std::uint16_t needed = entry_.is_elastic() ? std::uint16_t{1} : entry_.world_size();
+  const TimeNs since = now - context_.options->member_timeout_ns;
   const bool all = entry_.in_views() && entry_.spec.store->resumes
-                       ? all_in_view(entry_)
-                       : entry_.count(MemberPhase::kJoined) + entry_.newcomers() >= needed;
-  if (!all && !entry_.resumes_without(now - context_.options->member_timeout_ns)) return;
+                       ? all_in_view(entry_, entry_.has_waited(since))
+                       : entry_.count(MemberPhase::kJoined) + entry_.newcomers() >= entry_.needed();
+  if (!all && !entry_.resumes_without(since)) return;
   const Resumed resumed = entry_.resumed();
   if (!resumed.givers.empty()) ranks_.resume(resumed, now);
   if (!all && entry_.is_operations()) ranks_.go_on_without_absent();

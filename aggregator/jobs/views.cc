@@ -55,7 +55,7 @@ bool is_in_view(const JobEntry& entry, const MemberEntry& of_rank, std::uint32_t
   return known >= newest.settled_view && !newest.absent.test(rank);
 }
 
-bool all_in_view(const JobEntry& entry) noexcept {
+bool all_in_view(const JobEntry& entry, bool has_waited) noexcept {
   const MemberEntry* const newest = newest_view(entry);
   if (newest == nullptr) return false;
   const std::uint64_t exchange = entry.newest_exchange();
@@ -63,7 +63,7 @@ bool all_in_view(const JobEntry& entry) noexcept {
     const auto rank = static_cast<std::uint16_t>(&one - entry.members.data());
     if (newest->absent.test(Rank{rank})) return true;
     if (one.took_part(exchange)) return is_in_view(entry, one, one.view, *newest);
-    return one.newcomer_view && is_in_view(entry, one, *one.newcomer_view, *newest);
+    return one.newcomer_view && (has_waited || is_in_view(entry, one, *one.newcomer_view, *newest));
   });
 }
 

@@ -50,7 +50,9 @@ const MemberEntry* newest_view(const JobEntry& entry) noexcept;
 // A process of the member's rank that knows the view `known` is in that of `newest`.
 bool is_in_view(const JobEntry& entry, const MemberEntry& of_rank, std::uint32_t known,
                 const MemberEntry& newest) noexcept;
-// Every rank gives what it has, or is one without which the store has gone on already.
-bool all_in_view(const JobEntry& entry) noexcept;
+// Every rank gives what it has, or is one without which the store has gone on already, or has a
+// process with nothing to give. `has_waited`: no other process of that rank has come in time, so
+// this one need not know the newest view. It may be in it, and have moved before it was told.
+bool all_in_view(const JobEntry& entry, bool has_waited) noexcept;
 
 }  // namespace sluice::agg

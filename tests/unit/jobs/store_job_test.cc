@@ -252,5 +252,25 @@ TEST_F(StoreJob, AStartThatWasMeantForTheProcessBeforeIsNobodys) {
   EXPECT_EQ(tell(Kind::kMemberStarts, 7, 1), State::kLive);
 }
 
+// It may be in that view, and have moved on before it was told.
+TEST_F(StoreJob, AProcessThatMissesTheNewestViewIsLetInWhenNoOtherOfItsRankHasCome) {
+  shards.emplace(kTestShards);
+  Worker holder = worker(0, 0), waiting = worker(1, 0);
+  for (Worker* const one : {&holder, &waiting}) {
+    one->join.was_member = one->join.has_standby = 1;
+    one->join.epoch = 1;
+  }
+  holder.join.resume_step = 1;
+  holder.join.view = holder.join.settled_view = 2;
+  ASSERT_TRUE(join(holder).is(wire::PacketType::kAccept));
+  const DurationNs timeout_ns = options().member_timeout_ns;
+  pass(timeout_ns - kSecond, {&holder});
+  EXPECT_TRUE(join(waiting).bytes.empty());
+  EXPECT_EQ(keepalive(holder).body<wire::Status>().state, wire::JobState::kForming);
+  pass(kSecond, {&holder});
+  EXPECT_TRUE(join(waiting).bytes.empty()) << "the store begins with those that have its values";
+  EXPECT_EQ(keepalive(holder).body<wire::Status>().state, wire::JobState::kRunning);
+}
+
 }  // namespace
 }  // namespace sluice::agg
