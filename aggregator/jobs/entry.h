@@ -253,8 +253,6 @@ struct JobEntry {
     for (const MemberEntry& member : members) total += member.is(phase);
     return total;
   }
-  // Ranks with which the job begins.
-  std::uint16_t needed() const noexcept { return is_elastic() ? std::uint16_t{1} : world_size(); }
   // Ranks for which new processes wait until the job has begun with those that have its values.
   std::uint16_t newcomers() const noexcept {
     std::uint16_t total = 0;
@@ -298,16 +296,11 @@ struct JobEntry {
                                      : is_of_epoch(one.exchange_entered, epoch));
            });
   }
-  // Members wait for the others since `since` or before.
-  bool has_waited(TimeNs since) const noexcept {
-    return resuming_ns != 0 && std::max(resuming_ns, held_since_ns) <= since;
-  }
-  // It goes on without ranks that have not come back, after members have waited for them. One that
-  // is alone may be a rank without which the others went on, and ended; of operations its groups
-  // are broken then.
-  bool resumes_without(TimeNs since) const noexcept {
-    // In views they may be where it was before, and go on there.
-    if (!has_waited(since) || in_views()) return false;
+  // It goes on without ranks that have not come back once members have waited for them. One that is
+  // alone may be a rank without which the others went on, and ended; of operations its groups are
+  // broken then.
+  bool resumes_without_rest() const noexcept {
+    if (in_views()) return false;  // they may be where it was before, and go on there
     if (is_operations()) return has_run_here();
     return exchanges() && has_run_here() && resumed().step != 0 && count(MemberPhase::kJoined) >= 2;
   }
@@ -358,5 +351,12 @@ struct JobEntry {
   wire::JobState state_ = wire::JobState::kForming;
   JobMemory memory_ = JobMemory::kNone;
 };
+
+// Whether members of a job that goes on from a lost appliance have waited for the others for so
+// long.
+inline bool have_waited(const JobEntry& entry, DurationNs wait_ns, TimeNs now) noexcept {
+  return entry.resuming_ns != 0 &&
+         now - std::max(entry.resuming_ns, entry.held_since_ns) >= wait_ns;
+}
 
 }  // namespace sluice::agg

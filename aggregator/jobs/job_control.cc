@@ -7,10 +7,9 @@
 namespace sluice::agg {
 namespace {
 
-std::string describe_operation(const wire::Operation& operation) {
-  if (operation.kind == CollectiveKind::kBarrier) return "a barrier";
-  return text("a broadcast of %u bytes from rank %u", operation.size_bytes,
-              unsigned{operation.root});
+std::string describe_operation(const wire::Operation& one) {
+  if (one.kind == CollectiveKind::kBarrier) return "a barrier";
+  return text("a broadcast of %u bytes from rank %u", one.size_bytes, unsigned{one.root});
 }
 
 }  // namespace
@@ -158,11 +157,12 @@ void JobControl::revive(Rank rank, TimeNs now) {
 
 void JobControl::start_if_complete(TimeNs now) {
   if (!entry_.forming() || entry_.memory() != JobMemory::kHeld) return;
-  const TimeNs since = now - context_.options->member_timeout_ns;
+  const bool waited = have_waited(entry_, context_.options->member_timeout_ns, now);
+  const std::uint16_t needed = entry_.is_elastic() ? std::uint16_t{1} : entry_.world_size();
   const bool all = entry_.in_views() && entry_.spec.store->resumes
-                       ? all_in_view(entry_, entry_.has_waited(since))
-                       : entry_.count(MemberPhase::kJoined) + entry_.newcomers() >= entry_.needed();
-  if (!all && !entry_.resumes_without(since)) return;
+                       ? all_in_view(entry_, waited)
+                       : entry_.count(MemberPhase::kJoined) + entry_.newcomers() >= needed;
+  if (!all && !(waited && entry_.resumes_without_rest())) return;
   const Resumed resumed = entry_.resumed();
   if (!resumed.givers.empty()) ranks_.resume(resumed, now);
   if (!all && entry_.is_operations()) ranks_.go_on_without_absent();

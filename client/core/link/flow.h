@@ -39,6 +39,8 @@ class Flow {
   }
   // Whether the pace lets a packet leave now. Every packet of data and every probe asks.
   bool on_pace(TimeNs now) noexcept { return pacer_.may_send(pace(), now); }
+  // Until when it holds back what has asked; 0: it holds nothing back.
+  TimeNs held_until_ns() const noexcept { return pacer_.next_ns(); }
   // What it held back is asked about anew.
   void forget_pace() noexcept { pacer_.forget(); }
   // Whether the window lets a stream send, of which something is outstanding or not: while nothing

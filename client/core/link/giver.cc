@@ -110,13 +110,14 @@ void Giver::hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeNs) 
 
 TimeNs Giver::next_timeout() const noexcept {
   TimeNs next_ns = kNever;
-  for (const Part& part : parts_) {
+  for (std::size_t shard = 0; shard < parts_.size(); ++shard) {
+    const Part& part = parts_[shard];
     TimeNs part_ns = part.next_word_ns;
     if (!part.sent.empty())
       part_ns = std::max(part.sent.front().ask_ns, part.next_ask_ns);
     else if (!part.to_send.empty())
       part_ns = std::max(part.to_send.front().ask_ns, part.next_ask_ns);
-    next_ns = std::min(next_ns, part_ns);
+    next_ns = std::min(next_ns, std::max(part_ns, link_.flows[shard].held_until_ns()));
   }
   return next_ns;
 }
