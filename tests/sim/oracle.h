@@ -70,7 +70,8 @@ class Oracle {
 
   // A rank is about to call the collective `index` of its plan, which begins with `step` of the
   // stream: the same step for every rank.
-  void on_collective_begun(const Party& party, std::size_t index, Step step);
+  void on_collective_begun(const Party& party, std::size_t index, Step step,
+                           Appliance at = Appliance::kHere);
   // The collective is over. Its outcome is the same for every rank; it fails only when its root is
   // lost.
   void on_collective_done(const Party& party, std::size_t index, const Status& status);
@@ -270,6 +271,7 @@ class Oracle {
   static Outcome outcome_of(const wire::Packet& packet);
   void on_result(Run& run, const Party& to, const wire::Packet& packet, const Outcome& body,
                  std::span<const std::uint8_t> payload, std::uint32_t boot);
+  std::uint32_t boot_of(Appliance at) const { return at == Appliance::kBefore ? boot_ - 1 : boot_; }
   void check_members(Run& run, const RankSet& mask, const Outcome& body);
   void check_share(const Run& run, const RankSet& mask, const Outcome& body);
   void check_piece_members(const Run& run, const RankSet& mask, const Outcome& body);

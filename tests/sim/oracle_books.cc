@@ -91,10 +91,11 @@ void Oracle::on_applied(const Party& party, Step step, std::uint64_t replica) {
               std::to_string(step));
 }
 
-void Oracle::on_collective_begun(const Party& party, std::size_t index, Step step) {
+void Oracle::on_collective_begun(const Party& party, std::size_t index, Step step, Appliance at) {
   Run& run = *runs_[party.run];
-  const auto [found, first] = run.calls.try_emplace(index, Run::Call{.step = step, .boot = boot_});
-  if (!first && found->second.step != step && found->second.boot == boot_)
+  const std::uint32_t boot = boot_of(at);
+  const auto [found, first] = run.calls.try_emplace(index, Run::Call{.step = step, .boot = boot});
+  if (!first && found->second.step != step && found->second.boot == boot)
     violation("rank " + std::to_string(party.rank.value) + " of job " + run.plan->name +
               " calls collective " + std::to_string(index) + " at step " + std::to_string(step) +
               ", another rank at step " + std::to_string(found->second.step));

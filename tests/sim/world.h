@@ -117,6 +117,8 @@ class World {
   Worker& worker(RunIndex run, std::uint16_t rank) { return worker(run, Rank{rank}); }
   const std::vector<std::unique_ptr<Worker>>& workers() const { return workers_; }
   const JobPlan& plan(RunIndex run) const { return runs_[run]->plan; }
+  // How often the run has moved to another appliance, as the first rank there says.
+  std::uint32_t epoch(RunIndex run) const { return runs_[run]->epoch; }
   Link& uplink(HostIndex host) { return *links_[2 * host]; }
   Link& downlink(HostIndex host) { return *links_[2 * host + 1]; }
   Appliance& appliance(std::size_t box = 0) { return *boxes_[box].appliance; }
