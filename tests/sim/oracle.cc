@@ -202,7 +202,7 @@ void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wir
               std::to_string(flow.credit) + " of rank " + std::to_string(to.rank.value));
   if (is_values) return;  // see StoreOracle
   const Outcome outcome = outcome_of(packet);
-  const std::uint32_t boot = boot_of(at);
+  const std::uint32_t boot = boot_ - (at == Appliance::kBefore);
   if (outcome.stream != StreamId::kGradients)
     return on_result(run, to, packet, outcome, packet.payload(), boot);
   for_each_chunk(packet, outcome, outcome.flags, [&](ChunkIndex chunk, auto payload) {

@@ -271,7 +271,6 @@ class Oracle {
   static Outcome outcome_of(const wire::Packet& packet);
   void on_result(Run& run, const Party& to, const wire::Packet& packet, const Outcome& body,
                  std::span<const std::uint8_t> payload, std::uint32_t boot);
-  std::uint32_t boot_of(Appliance at) const { return at == Appliance::kBefore ? boot_ - 1 : boot_; }
   void check_members(Run& run, const RankSet& mask, const Outcome& body);
   void check_share(const Run& run, const RankSet& mask, const Outcome& body);
   void check_piece_members(const Run& run, const RankSet& mask, const Outcome& body);

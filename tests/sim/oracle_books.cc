@@ -93,7 +93,7 @@ void Oracle::on_applied(const Party& party, Step step, std::uint64_t replica) {
 
 void Oracle::on_collective_begun(const Party& party, std::size_t index, Step step, Appliance at) {
   Run& run = *runs_[party.run];
-  const std::uint32_t boot = boot_of(at);
+  const std::uint32_t boot = boot_ - (at == Appliance::kBefore);
   const auto [found, first] = run.calls.try_emplace(index, Run::Call{.step = step, .boot = boot});
   if (!first && found->second.step != step && found->second.boot == boot)
     violation("rank " + std::to_string(party.rank.value) + " of job " + run.plan->name +

@@ -48,7 +48,7 @@ void Worker::start(TimeNs now) {
   options.secret = plan.secret;
   options.appliance_address = "10.255.0.1:7700";
   if (world_.options().standby) options.addresses = {"10.255.0.1:7700", "10.255.0.2:7700"};
-  options.nonce = mix(world_.seed(), identity.index, plan.run_id);
+  options.nonce = mix(world_.options().seed, identity.index, plan.run_id);
   options.allow_nil = plan.allow_nil;
   options.averaging = plan.averaging;
   options.reproducible = plan.reproducible && !plan.reproducible_of_appliance;

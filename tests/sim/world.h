@@ -126,7 +126,6 @@ class World {
   StoreOracle& stores() { return stores_; }
   StoreBooks& books() { return books_; }
   const WorldOptions& options() const { return options_; }
-  std::uint64_t seed() const { return options_.seed; }
   std::uint64_t trace_hash() const { return trace_hash_; }
   std::uint64_t event_count() const { return event_count_; }
   std::uint64_t dropped_corrupt() const { return dropped_corrupt_; }

@@ -6,6 +6,7 @@
 // process at one socket differ in the UDP port only (vhost_port.h).
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -24,6 +25,8 @@ struct VhostOptions {
   std::string local_address;  // IPv4; empty: drawn from 169.254.0.0/16
   std::size_t mtu_bytes = 1500;
   Rank rank;
+  // For the appliance's part in opening the link, once it has accepted.
+  std::chrono::milliseconds open_limit{10'000};
 };
 
 Result<std::unique_ptr<Transport>> open_vhost(const VhostOptions& options, const Log& log);

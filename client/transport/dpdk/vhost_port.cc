@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -29,7 +30,7 @@ constexpr std::uint16_t kFirstEphemeralPort = 49152;
 // The most bursts of one look, which goes on while it finds only other inboxes' frames.
 constexpr int kBurstsPerLook = 8;
 // Opening and closing exchange messages with the appliance, and DPDK waits for them without limit.
-constexpr std::chrono::milliseconds kOpenLimit{4000};
+constexpr std::chrono::milliseconds kOpenLook{20};
 constexpr std::chrono::milliseconds kCloseLimit{300};
 
 // All ports of this process.
@@ -157,17 +158,23 @@ Status VhostPort::open_device() {
                               .log = nullptr};
   std::copy(path_.src_mac.bytes.begin(), path_.src_mac.bytes.end(), request.mac);
   std::string why;
+  std::optional<std::chrono::steady_clock::time_point> accepted;
   bool silent = false;
   run_bounded(
-      kOpenLimit,
+      kOpenLook,
       [&] {
         port_ = plugin_.open(&request);
         if (port_ == nullptr) why = plugin_.error();
       },
       [&] {
-        silent = true;
-        shut_down(duplicate(descriptors_of(options_.socket_path)));
+        const std::vector<int> fds = descriptors_of(options_.socket_path);
+        const auto now = std::chrono::steady_clock::now();
+        if (!fds.empty() && !accepted) accepted = now;  // before that DPDK starts
+        silent = accepted && now - *accepted >= options_.open_limit;
+        if (silent) shut_down(duplicate(fds));
       });
+  // Also where DPDK takes it for open: its socket is shut down.
+  if (silent && port_ != nullptr) plugin_.close(std::exchange(port_, nullptr));
   if (port_ == nullptr) {
     return {StatusCode::kUnreachable,
             "vhost-user port " + options_.socket_path + ": " +

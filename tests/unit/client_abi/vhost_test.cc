@@ -185,6 +185,30 @@ TEST_F(VhostTest, RefusesASocketThatAnotherProcessHas) {
   EXPECT_TRUE(open_vhost_over(plugin_, options(), Log(LogSink{})).ok());
 }
 
+// The appliance answers when its time is over and the socket is shut down: DPDK takes the port for
+// open.
+TEST_F(VhostTest, SaysThatTheApplianceIsSilentAlsoIfItAnswersTooLate) {
+  ASSERT_EQ(::listen(socket_.get(), 1), 0);
+  plugin_.open = [](const sluice_dpdk_options* request) {
+    const OwnedFd link(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, request->socket_path);
+    EXPECT_EQ(::connect(link.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    char byte = 0;
+    EXPECT_EQ(::recv(link.get(), &byte, 1, 0), 0);
+    port().open = true;
+    return &port();
+  };
+  VhostOptions asked = options();
+  asked.open_limit = std::chrono::milliseconds(1);
+  const auto refused = open_vhost_over(plugin_, asked, Log(LogSink{}));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(),
+              ::testing::AllOf(::testing::HasSubstr(path_), ::testing::HasSubstr("says nothing")));
+  EXPECT_FALSE(port().open);
+}
+
 TEST_F(VhostTest, NamesASocketThatDoesNotExist) {
   const auto transport = open_vhost_over(
       plugin_, {.host = "10.0.0.1", .socket_path = path_ + "x", .local_address = ""},
