@@ -2,12 +2,14 @@
 // simulator, in J processes. Prints each seed with its options when it fails (always with
 // --verbose), how far it is when somebody watches, and exits 1 if any seed failed.
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <new>
 
@@ -134,6 +136,7 @@ bool run_all(const Range& range, Tally& tally, Clock::time_point begin) {
     if (child < 0) break;
     children.push_back(child);
     if (child != 0) continue;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // whoever kills the first process means all
     run_some(range, job, tally, begin);
     std::_Exit(0);
   }
