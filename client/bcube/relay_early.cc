@@ -45,15 +45,19 @@ void Relay::await_standbys(TimeNs now) {
     const Failover& failover = detours_.failovers[level];
     if (all_run_ns_[level] != 0 || failover.state() == Failover::State::kNone) continue;
     Leg& states = legs_.all[failover.standbys().states_leg];
-    bool all_run = true;
-    for_legs_beside(states, [&](const Leg& leg) { all_run &= leg.runs(); });
-    if (all_run) {
+    const Leg* waiting = states.runs() ? nullptr : &states;
+    for_legs_beside(states, [&](const Leg& leg) {
+      if (waiting == nullptr && !leg.runs()) waiting = &leg;
+    });
+    if (waiting == nullptr) {
       all_run_ns_[level] = now;
       if (failover.state() == Failover::State::kReady && detours_.failbacks[level].home.is_lost())
         move_early(level, now);
     } else if (state_ == SessionState::kRunning &&
                now - started_ns_ >= options_.connect_timeout_ns) {
-      lose(states, {StatusCode::kUnreachable, states.session.place() + "not all servers reach it"},
+      lose(states,
+           {StatusCode::kUnreachable,
+            waiting->session.describe_stall(now) + "; not all servers reach it"},
            now);
     }
   }
