@@ -45,7 +45,7 @@ void Relay::await_standbys(TimeNs now) {
     const Failover& failover = detours_.failovers[level];
     if (all_run_ns_[level] != 0 || failover.state() == Failover::State::kNone) continue;
     Leg& states = legs_.all[failover.standbys().states_leg];
-    const Leg* waiting = states.runs() ? nullptr : &states;
+    const Leg* waiting = nullptr;
     for_legs_beside(states, [&](const Leg& leg) {
       if (waiting == nullptr && !leg.runs()) waiting = &leg;
     });

@@ -209,7 +209,7 @@ Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
   // The run has moved and this rank has not heard of it: whoever asks hears where to.
   if (packet.type() == wire::PacketType::kNotice && restart_timeout_ns() != 0 &&
       packet.body<wire::Notice>().code == wire::NoticeCode::kMoved) {
-    membership_.heard(now);  // the job is here, and begins without this rank, which joins it then
+    membership_.heard(now);  // the appliance is alive
     if (next_asking() != kNever && !asking_.has_value()) ask_again(now);
     return Verdict::kJobEnded;
   }

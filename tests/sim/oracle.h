@@ -45,10 +45,12 @@ class Oracle {
   RunIndex add_run(const JobPlan& plan, const client::Layout& layout);
 
   // ---- packets ----
-  // The other end of a packet: the appliance at which the run is, one that it has left, whose sums
-  // of gradients bind where a rank has them, or a job that the run has left with all that was
-  // called there. The packet then has a number in its flow, and nothing else.
-  enum class Appliance : std::uint8_t { kHere, kBefore, kNowhere };
+  // The appliance at the other end of a packet or a call.
+  enum class Appliance : std::uint8_t {
+    kHere,     // where the run is
+    kBefore,   // one that the run has left; ranks that are still there use its results
+    kNowhere,  // one that the run has left; the packet only takes a number in its flow
+  };
   // A session sent `packet` to data port `shard`. `pump`: which wake-up of the session it was.
   void on_worker_packet(const Party& from, std::uint16_t shard, std::uint64_t pump,
                         const wire::Packet& packet, Appliance at = Appliance::kHere);

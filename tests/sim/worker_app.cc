@@ -285,10 +285,10 @@ void Worker::submit(std::uint32_t tensor, Step step, TimeNs now) {
 bool Worker::start_collective(TimeNs now) {
   const CollectivePlan& collective = plan.collectives[next_collective_];
   phase_ = Phase::kCollective;
-  const bool has_moved = session_->epoch() < world_.epoch(identity.run);  // but this rank
+  const bool is_behind = session_->epoch() < world_.epoch(identity.run);  // others have moved
   world_.oracle().on_collective_begun(
       party(), next_collective_, session_->collective_step(),
-      has_moved ? Oracle::Appliance::kBefore : Oracle::Appliance::kHere);
+      is_behind ? Oracle::Appliance::kBefore : Oracle::Appliance::kHere);
   if (collective.kind == CollectiveKind::kBarrier) {
     expect_ok(session_->barrier(now), "barrier");
     return true;

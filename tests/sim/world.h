@@ -187,7 +187,7 @@ class World {
   Appliance* booted(std::uint32_t boot) const;  // null: it is no more
   bool is_cut(HostIndex host, const wire::IpAddress& box) const;
   std::optional<std::size_t> box_at(const wire::IpAddress& address) const;
-  // With k < n and for operations only what is of the run's newest place counts.
+  // kBefore only for sums of synchronous jobs: pieces, and all with k < n, are kNowhere then.
   Oracle::Appliance appliance_of(RunIndex run, const wire::Packet& packet) const;
 
   WorldOptions options_;

@@ -25,7 +25,7 @@ struct VhostOptions {
   std::string local_address;  // IPv4; empty: drawn from 169.254.0.0/16
   std::size_t mtu_bytes = 1500;
   Rank rank;
-  // For the appliance's part in opening the link, once it has accepted.
+  // How long opening the link may take from when the appliance has accepted.
   std::chrono::milliseconds open_limit{10'000};
 };
 

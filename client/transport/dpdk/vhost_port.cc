@@ -30,7 +30,6 @@ constexpr std::uint16_t kFirstEphemeralPort = 49152;
 // The most bursts of one look, which goes on while it finds only other inboxes' frames.
 constexpr int kBurstsPerLook = 8;
 // Opening and closing exchange messages with the appliance, and DPDK waits for them without limit.
-constexpr std::chrono::milliseconds kOpenLook{20};
 constexpr std::chrono::milliseconds kCloseLimit{300};
 
 // All ports of this process.
@@ -161,7 +160,7 @@ Status VhostPort::open_device() {
   std::optional<std::chrono::steady_clock::time_point> accepted;
   bool silent = false;
   run_bounded(
-      kOpenLook,
+      std::chrono::milliseconds(0),
       [&] {
         port_ = plugin_.open(&request);
         if (port_ == nullptr) why = plugin_.error();
