@@ -94,7 +94,11 @@ void Session::act_on_asking(TimeNs now) {
       if (moving_)
         return fail({why.code(), (refused_.empty() ? why.message() : refused_) +
                                      " (the appliance before was heard last " +
-                                     seconds_text(now - lost_ns_) + " ago)"},
+                                     seconds_text(now - lost_ns_) + " ago" +
+                                     (membership_.is_forming() && membership_.lacks_ranks()
+                                          ? ": " + membership_.describe_forming()
+                                          : "") +
+                                     ")"},
                     false, now);
       return fail({why.code(), why.message() + " (the appliance had been silent for " +
                                    seconds_text(now - membership_.heard_ns()) + ")"},

@@ -75,6 +75,7 @@ class Membership {
   std::uint16_t joined_count() const noexcept { return joined_count_; }
   // Ranks that have not joined, or are gone, as the last status said: "ranks 2, 5, 7".
   bool lacks_ranks() const noexcept;
+  bool is_forming() const noexcept { return phase_ == Phase::kForming; }
   std::string missing_ranks() const;
   // While the job forms: who is here and who is awaited; and when the members' number changed last.
   std::string describe_forming() const;
