@@ -133,8 +133,8 @@ def finish_where_the_switch_came_back(workers, steps, said="switch 1 stands in f
         assert ("switch 0 is used again" in log) == moved, log
 
 
-@pytest.mark.parametrize("ports, wire", [
-    pytest.param(3, "float32", marks=pytest.mark.full), (2, "bfloat16")])
+@pytest.mark.full
+@pytest.mark.parametrize("ports, wire", [(3, "float32"), (2, "bfloat16")])
 def test_pytorch_trains_and_all_replicas_are_the_same(ports, wire):
     pytest.importorskip("torch")
     with CubeLab(ports, 2, plain_network=True) as cube:
@@ -143,6 +143,7 @@ def test_pytorch_trains_and_all_replicas_are_the_same(ports, wire):
         finish_training(workers, steps=20)
 
 
+@pytest.mark.full
 def test_overlap_with_each_worker_s_levels_in_its_environment_trains_as_attach_with_a_file():
     pytest.importorskip("torch")
     with CubeLab(2, 2, plain_network=True) as cube:
@@ -236,6 +237,7 @@ def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step(
             (1, 3) if each else (0, 0) for each in moved], told
 
 
+@pytest.mark.full
 def test_training_begins_without_a_box_that_is_not_there():
     pytest.importorskip("torch")
     with CubeLab(2, 2, plain_network=True, detours=True) as cube:
@@ -282,9 +284,9 @@ def test_workers_by_other_ways_sum_for_each_other_when_a_switch_that_only_forwar
             assert report["exit"] == 0, report
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("steps, early, said", [
-    pytest.param(400, True, "from step 1 on switch 1 stands in for switch 0",
-                 marks=pytest.mark.full),
+    (400, True, "from step 1 on switch 1 stands in for switch 0"),
     (600, False, "switch 1 stands in for switch 0")], ids=["from_the_start", "in_mid_run"])
 def test_a_switch_that_only_forwards_is_missing_and_used_when_it_is_there(steps, early, said):
     pytest.importorskip("torch")

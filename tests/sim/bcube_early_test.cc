@@ -75,7 +75,7 @@ TEST_P(BcubeEarlyLosses, ACableThatIsNotThereIsDoneWithout) {
 TEST_P(BcubeEarlyLosses, WhatDiesWhileTheyJoinIsDoneWithout) {
   BcubeOptions options = options_of_joins();
   options.start_max_ns = 2 * kMillisecond;
-  for (options.seed = 1; options.seed <= 16; ++options.seed) {
+  for (options.seed = 1; options.seed <= 16; options.seed += seed_stride()) {
     SCOPED_TRACE(options.seed);
     BcubeWorld world(options);
     const bool whole = options.seed % 2 == 0;
@@ -93,7 +93,7 @@ TEST_P(BcubeEarlyLosses, WhoIsBackBeforeItIsGivenUpDoesNotGoAlone) {
   BcubeOptions options = options_of_joins();
   options.member_timeout_ns = 8 * kSecond;
   options.start_max_ns = 20 * kMillisecond;
-  for (options.seed = 1; options.seed <= 12; ++options.seed) {
+  for (options.seed = 1; options.seed <= 12; options.seed += seed_stride()) {
     SCOPED_TRACE(options.seed);
     BcubeWorld world(options);
     world.kill({.parts = {{.kind = Kind::kCable, .index = 1, .level = 1}},
@@ -110,7 +110,7 @@ TEST_P(BcubeEarlyLosses, WhoIsBackJustAfterItWasGivenUpMovesWithTheOthers) {
   BcubeOptions options = options_of_joins();
   options.start_max_ns = 2 * kMillisecond;
   options.link.delay_ns = 500 * kMicrosecond;
-  for (options.seed = 1; options.seed <= 16; ++options.seed) {
+  for (options.seed = 1; options.seed <= 16; options.seed += seed_stride()) {
     SCOPED_TRACE(options.seed);
     BcubeWorld world(options);
     world.kill({.parts = {{.kind = Kind::kCable, .index = 1, .level = 1}},

@@ -360,10 +360,11 @@ TEST(Bcube, TheLastOfManyTensorsWaitsForNoTimer) {
 // Nearly a whole step is on its way before any of it is known to have arrived. Left to timers, it
 // took up to 10 times its bytes' time; now 1.05 to 1.12, and 1.70, with one probe, in 1 run of 36.
 TEST(Bcube, WhatUrgentTensorsOvertakeWaitsForNoTimer) {
-  std::uint32_t waited = 0;
+  std::uint32_t waited = 0, kinds = 0;
   for (const BcubeShape& shape : {kBcubeShapes[2], kBcubeShapes[3]})
     for (const std::uint32_t credit_packets : {64u, 128u, 256u})
       for (const DurationNs delay_ns : {2 * kMicrosecond, 3 * kMicrosecond}) {
+        if (kinds++ % seed_stride() != 0) continue;
         BcubeOptions options = timed(shape, std::vector<std::uint64_t>(64, 21504));
         options.steps_apart = true;
         options.receive_credit_packets = credit_packets;
@@ -374,7 +375,7 @@ TEST(Bcube, WhatUrgentTensorsOvertakeWaitsForNoTimer) {
         waited += ratio > 1.3;
         EXPECT_LE(ratio, 2) << credit_packets;
       }
-  EXPECT_LE(waited, 1u) << "of 12 runs";
+  EXPECT_LE(waited, 1u);
 }
 
 // Its neighbours would wait for a server that gets many datagrams in a row from each of them.
