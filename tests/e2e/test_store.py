@@ -31,7 +31,8 @@ class Training:
 
     def __init__(self, lab, name, *arguments, seconds=0.0, held_until=()):
         """`held_until`: of store_worker.py, at most one FILE."""
-        self.lab, self.arguments = lab, [str(argument) for argument in arguments]
+        self.lab, self.name = lab, name
+        self.arguments = [str(argument) for argument in arguments]
         self.held_until = [str(file) for file in held_until]
         self.logs = [lab.directory / f"{name}{rank}.log" for rank in range(RANKS)]
         library = os.environ.get("SLUICE_LIBRARY", str(BUILD / "client" / "libsluice.so"))
@@ -82,7 +83,8 @@ def test_bound_0_is_the_synchronous_training_over_links_that_lose_packets():
         assert found["retransmissions"] > 0, kind
 
 
-@pytest.mark.parametrize("bound, where", [(3, "worker"), ("none", "store")])
+@pytest.mark.parametrize("bound, where", [
+    (3, "worker"), pytest.param("none", "store", marks=pytest.mark.full)])
 def test_training_over_links_that_lose_packets(bound, where):
     with Lab(hosts=RANKS) as lab:
         config = lab.config(fault=FAULT).replace("[appliance]", "[appliance]\nshards = 2")
@@ -95,9 +97,9 @@ def test_training_over_links_that_lose_packets(bound, where):
     assert sum(report["retransmissions"] for report in reports) > 0
 
 
-def await_clock(lab, clock, standby=False):
+def await_clock(lab, job, clock, standby=False):
     deadline = time.monotonic() + 300
-    while metric(lab.scrape(standby=standby), "sluice_job_least_clock") <= clock:
+    while metric(lab.scrape(standby=standby), "sluice_job_least_clock", job=job) <= clock:
         assert time.monotonic() < deadline, log_of(lab)
         time.sleep(0.05)
 
@@ -105,7 +107,7 @@ def await_clock(lab, clock, standby=False):
 def kill_twice(lab, box, training):
     """With -9, in the middle. The last of the boxes."""
     for clock in (10, 30):
-        await_clock(lab, clock)
+        await_clock(lab, training.name, clock)
         os.killpg(box.pid, signal.SIGKILL)
         box.wait()
         box = lab.start_appliance(BUILD)
@@ -125,6 +127,7 @@ def test_a_training_goes_on_when_the_box_is_killed_with_the_same_bits_at_bound_0
     assert all(report["restarts"] == 2 for report in reports), reports
 
 
+@pytest.mark.full
 def test_a_training_within_a_bound_goes_on_when_the_box_is_killed():
     with Lab(hosts=RANKS) as lab:
         box = lab.start_appliance(BUILD)

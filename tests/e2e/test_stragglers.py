@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 STEP_SECONDS = 0.3
 
 
-@pytest.mark.parametrize("late", ["drop", "requeue"])
+@pytest.mark.parametrize("late", ["drop", pytest.param("requeue", marks=pytest.mark.full)])
 def test_replicas_are_identical_whatever_happens_to_three_of_eight_ranks(late):
     with Lab(hosts=WORLD_SIZE) as lab:
         lab.start_appliance(BUILD)
@@ -38,4 +38,4 @@ def test_a_rank_that_is_frozen_for_longer_than_the_member_timeout_comes_back():
             ends = training.finish()
             print(*ends, sep="\n")  # pytest shows it when a test fails
             assert identical(ends)
-            assert ends[STOPPED]["resyncs"] == 1
+            assert ends[STOPPED]["resyncs"] >= 1

@@ -73,12 +73,12 @@ def scrape(namespace: str, port: int = 9464) -> str:
     return done.stdout
 
 
-def metric(page: str, name: str) -> float:
-    """A metric's value on such a page, summed over its labels; 0 where there is none."""
+def metric(page: str, name: str, **labels: str) -> float:
+    """A metric's value on such a page, summed over its other labels; 0 where there is none."""
     from prometheus_client.parser import text_string_to_metric_families
-
-    return sum(sample.value for family in text_string_to_metric_families(page)
-               for sample in family.samples if sample.name == name)
+    samples = (one for family in text_string_to_metric_families(page) for one in family.samples)
+    return sum(one.value for one in samples
+               if one.name == name and labels.items() <= one.labels.items())
 
 
 class Lab:

@@ -166,9 +166,9 @@ class Replay:
         return all(torch.equal(a, b) for a, b in zip(fresh.parameters(), net.parameters()))
 
 
-def train(rank, seconds, total=None, until=None, **options):
+def train(rank, seconds, total=None, until=None, at_step=None, **options):
     """Trains with batches of this rank's own for `total` steps, or until the file `until` exists.
-    Each body takes `seconds`. Returns what the tests look at."""
+    Each body takes `seconds` and begins with `at_step(step)`. Returns what the tests look at."""
     import os
     import time
     net = net_with_statistics()
@@ -189,6 +189,8 @@ def train(rank, seconds, total=None, until=None, **options):
         if until is not None and os.path.exists(until):
             break
         print(f"step {step}.", flush=True)
+        if at_step is not None:
+            at_step(step)
         images = torch.randn(6, 3, 8, 8, generator=generator)
         time.sleep(seconds)
         model(images).square().mean().backward()

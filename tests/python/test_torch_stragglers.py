@@ -69,26 +69,38 @@ def wait_for_steps(running, rank, count, timeout_s=300):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("steps, seconds, late", [
-    (2, 0.3, "requeue"), (2, 0.3, "drop"), (3 * WINDOW, 0.1, "drop")])
-def test_a_frozen_rank_goes_on_with_the_others_parameters(
-        appliance, tmp_path, steps, seconds, late):
-    total = 8 + 2 * steps
-    arguments = dict(seconds=seconds, total=total, policy="fixed", k=3, late=late)
-    with ranks.Ranks(paced, 4, tmp_path, box=appliance, arguments=arguments) as running:
-        wait_for_steps(running, 1, 5)
-        running.children[2].send(signal.SIGSTOP)
-        wait_for_steps(running, 1, steps_done(running, 1) + steps)
+def stops_itself(rank, steps, go_on, **options):
+    """Rank 2, at its third step. The others take `steps` without it and wait for a file."""
+    import os
+    import signal
+    import time
+
+    import ddp_worker as w
+
+    def at_step(step):
+        if rank == 2 and step == 3:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        while rank != 2 and step == 3 + steps and not os.path.exists(go_on):
+            time.sleep(0.02)
+
+    return w.train(rank, 0, at_step=at_step, **options)
+
+
+@pytest.mark.parametrize("steps, late", [(2, "requeue"), (2, "drop"), (3 * WINDOW, "drop")])
+def test_a_frozen_rank_goes_on_with_the_others_parameters(appliance, tmp_path, steps, late):
+    go_on, total = tmp_path / "go on", 4 + steps  # the rest is less than a window
+    arguments = dict(steps=steps, go_on=str(go_on), total=total, policy="fixed", k=3, late=late)
+    with ranks.Ranks(stops_itself, 4, tmp_path, box=appliance, arguments=arguments) as running:
+        for rank in (0, 1, 3):
+            running.wait_for(rank, f"step {3 + steps}.")
         running.children[2].send(signal.SIGCONT)
+        go_on.touch()
         outcomes = running.finish(60)
     assert [o.status for o in outcomes] == [0] * 4, "\n".join(o.output for o in outcomes)
     values = [o.value for o in outcomes]
     check_identical(values, total)
-    if steps > WINDOW:
-        assert values[2]["resyncs"] == 1
-    else:
-        assert values[2]["missed"] > 0 and values[2]["resyncs"] == 0
-    assert values[0]["resyncs"] == 0
+    assert [value["resyncs"] for value in values] == [0, 0, int(steps > WINDOW), 0]
+    assert steps > WINDOW or values[2]["missed"] > 0
 
 
 def dies_before_it_gives_its_parameters(rank):
