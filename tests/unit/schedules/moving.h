@@ -113,11 +113,12 @@ class Moving : public Schedule {
     for (std::uint16_t rank = 0; rank < 3; ++rank)
       cut(run, rank, (at_second >> rank & 1) != 0 ? kA : kB, on);
   }
-  void stop(std::size_t box, DurationNs duration) {
-    const TimeNs until = world().now() + duration;
-    world().appliance(box).pause_control(until);
-    for (std::uint16_t shard = 0; shard < world().appliance(box).shard_count(); ++shard)
-      world().appliance(box).pause_shard(shard, until);
+  void stop(std::size_t box, DurationNs duration) { stop(world(), box, duration); }
+  static void stop(World& own, std::size_t box, DurationNs duration) {
+    const TimeNs until = own.now() + duration;
+    own.appliance(box).pause_control(until);
+    for (std::uint16_t shard = 0; shard < own.appliance(box).shard_count(); ++shard)
+      own.appliance(box).pause_shard(shard, until);
   }
 
   std::uint64_t handed_over = 0;

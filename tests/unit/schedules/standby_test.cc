@@ -1,5 +1,6 @@
 // Schedules of a job with two appliances, of which one is lost, left, cut off, stopped or drained.
 #include <algorithm>
+#include <regex>
 
 #include "tests/unit/schedules/moving.h"
 
@@ -75,6 +76,33 @@ TEST_F(Standby, both_die_for_good_and_are_named_after_restart_timeout) {
   world().run_until(world().now() + 1500 * kMillisecond);
   world().stop_appliance(kB);
   expect_failed(run, Rank{99}, world().now() + 8 * kSecond, {"10.255.0.2:7700"});
+}
+
+// The others are at the second when it stands still, and at the first when that does: a move that
+// begins when restart_timeout has passed could not be answered.
+TEST_F(Standby, a_rank_that_is_lost_with_the_first_is_named_wherever_the_others_end) {
+  JobPlan plan = plan_of_many_steps();
+  plan.session.restart_timeout_ns = 4 * kSecond;
+  for (DurationNs after = 0; after < 1000 && !HasFailure(); after += 20) {
+    SCOPED_TRACE("the second stands still after " + std::to_string(after) + " ms");
+    World own(options);
+    const RunIndex run = own.add_run(plan);
+    own.run_until(kSecond);
+    own.stop_appliance(kA);
+    own.kill(own.worker(run, 1), false);
+    own.run_until(2 * kSecond);
+    own.start_appliance(5, kA);
+    own.run_until(3800 * kMillisecond + after * kMillisecond);
+    stop(own, kB, kSecond);
+    own.run_until(own.now() + 900 * kMillisecond);
+    stop(own, kA, 2 * kSecond);
+    own.run_until(own.now() + 10 * kSecond);
+    for (const std::uint16_t rank : {0, 2}) {
+      ASSERT_TRUE(own.worker(run, rank).failed());
+      const std::string& why = own.worker(run, rank).failure().message();
+      EXPECT_TRUE(std::regex_search(why, std::regex("ranks? (0, )?1"))) << why;
+    }
+  }
 }
 
 TEST_F(Standby, a_drained_appliance_is_empty_and_no_step_is_lost) {
