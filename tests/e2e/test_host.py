@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from lab import READY, Lab, missing, stop
+from lab import READY, Lab, LabError, missing, stop
 from workers import BUILD, finish, start, wait_joined, wait_until
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -67,6 +67,12 @@ def test_a_link_that_flaps_once_a_second():
                 time.sleep(0.5)
 
 
+def is_ready(lab):
+    with contextlib.suppress(LabError):
+        return "\nsluice_ready 1\n" in lab.scrape()
+    return False
+
+
 def test_the_disk_for_logs_is_full():
     """Of the appliance and of a worker, at the level with the most lines."""
     with Lab(hosts=2) as lab:
@@ -76,6 +82,7 @@ def test_the_disk_for_logs_is_full():
         with open("/dev/full", "wb") as full:
             box = lab.popen(None, [str(BUILD / "dataplane" / "sluiced"), "--config", str(path)],
                             stdout=full, stderr=full)
+            wait_until(lambda: is_ready(lab), 300, "ready")
             env = {"SLUICE_LOG": "debug"}
             command = [str(BUILD / "tests" / "e2e" / "e2e_worker"), "--address", lab.url, "--world",
                        "2", "--steps", "50", "--elems", "5000", "--rank"]
