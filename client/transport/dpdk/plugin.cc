@@ -5,6 +5,7 @@
 #include "client/transport/dpdk/plugin.h"
 
 #include <pthread.h>
+#include <rte_alarm.h>
 #include <rte_bus_vdev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -21,6 +22,8 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -176,6 +179,23 @@ bool ensure_environment() {
   return false;
 }
 
+// Does it on DPDK's interrupt thread, and waits for its end. A port that stops takes the driver's
+// callback off its socket. DPDK 22.11 refuses that while the interrupt thread is in the callback,
+// the driver closes the socket all the same, and DPDK ends the process when it waits for the closed
+// socket next. On that thread no callback is under way.
+void on_interrupt_thread(const std::function<void()>& work) {
+  using Task = std::shared_ptr<std::packaged_task<void()>>;
+  const Task task = std::make_shared<Task::element_type>(work);
+  std::future<void> done = task->get_future();
+  auto passed = std::make_unique<Task>(task);
+  const auto run = [](void* held) { (**std::unique_ptr<Task>(static_cast<Task*>(held)))(); };
+  if (rte_eal_alarm_set(1, run, passed.get()) == 0)
+    (void)passed.release();
+  else
+    (*task)();
+  done.wait();
+}
+
 }  // namespace
 
 struct sluice_dpdk_port {
@@ -187,11 +207,12 @@ struct sluice_dpdk_port {
   int rx_fd = -1;
 
   ~sluice_dpdk_port() {
-    if (started) rte_eth_dev_stop(id);
-    if (probed) {
-      rte_eth_dev_close(id);
-      rte_vdev_uninit(device.c_str());
-    }
+    if (probed)
+      on_interrupt_thread([this] {
+        if (started) rte_eth_dev_stop(id);
+        rte_eth_dev_close(id);
+        rte_vdev_uninit(device.c_str());
+      });
     rte_mempool_free(pool);
   }
 };
