@@ -8,7 +8,7 @@ import time
 
 import pytest
 from lab import BOX_ADDRESS, Lab, metric, missing
-from workers import BUILD, wait_until
+from workers import BUILD, ping, run_in, wait_until
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -20,31 +20,19 @@ def lab():
         yield made
 
 
-def run_in(lab, host, command, timeout=300):
-    process = lab.popen(host, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    return process.communicate(timeout=timeout)[0], process.returncode
-
-
 def test_answers_arp_and_ping_on_its_address(lab):
-    out, code = run_in(lab, 0, ["ping", "-c", "3", "-i", "0.2", "-W", "10", BOX_ADDRESS])
-    assert code == 0 and " 0% packet loss" in out, out
+    ping(lab, "-c", "3", "-i", "0.2", BOX_ADDRESS)
 
 
 @pytest.mark.parametrize("bytes_of_data", [0, 1, 1472])
 def test_forwards_between_its_ports(lab, bytes_of_data):
-    out, code = run_in(
-        lab,
-        0,
-        ["ping", "-c", "3", "-i", "0.2", "-W", "10", "-s", str(bytes_of_data), lab.address(1)],
-    )
-    assert code == 0 and " 0% packet loss" in out, out
+    ping(lab, "-c", "3", "-i", "0.2", "-s", str(bytes_of_data), lab.address(1))
 
 
 def test_sends_a_learned_address_to_its_port_only(lab):
     run_in(lab, 0, ["ping", "-c", "1", "-W", "10", lab.address(1)])
     before = lab.link_bytes(2)[1]
-    out, _ = run_in(lab, 0, ["ping", "-c", "20", "-i", "0.02", "-s", "1000", lab.address(1)])
-    assert " 0% packet loss" in out
+    ping(lab, "-c", "20", "-i", "0.02", "-s", "1000", lab.address(1))
     assert lab.link_bytes(2)[1] - before < 3000, "frames for host 1 were flooded to host 2"
 
 

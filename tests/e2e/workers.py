@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lab"))
+from tiers import FULL  # noqa: E402
 
 BUILD = Path(os.environ.get("SLUICE_BUILD", "build"))
 WORKER = BUILD / "tests" / "e2e" / "e2e_worker"
@@ -75,6 +76,18 @@ def run_all(lab, address: str, world: int, timeout: float = 300, **options) -> l
     """One worker a host, all to the end."""
     processes = [start(lab, rank, address, rank, world, **options) for rank in range(world)]
     return [finish(process, timeout) for process in processes]
+
+
+def run_in(lab, host, command, timeout=300):
+    """What it prints, and its status."""
+    process = lab.popen(host, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return process.communicate(timeout=timeout)[0], process.returncode
+
+
+def ping(lab, *arguments):
+    """Returns when as many answers have come as `-c` says; a box that is stopped answers late."""
+    out, code = run_in(lab, 0, ["ping", "-w", "60", *arguments])
+    assert code == 0 and (" 0% packet loss" in out or not FULL), out
 
 
 def wait_until(condition, timeout: float, what: str) -> None:
