@@ -45,7 +45,7 @@ TEST_P(BcubeEarlyLosses, ASwitchThatIsNotThereIsDoneWithout) {
   BcubeOptions options = options_of_joins();
   const auto bcube = client::Bcube::create(options.switch_ports, options.levels).value();
   for (std::uint32_t level = 0; level < bcube.levels(); ++level)
-    for (options.seed = 1; options.seed <= 4; options.seed += seed_stride()) {
+    for (options.seed = 1; options.seed <= 4; ++options.seed) {
       SCOPED_TRACE(options.seed);
       options.start_max_ns =
           options.seed % 2 == 0 ? 8 * kSecond : 0;  // longer than a join is tried
@@ -60,7 +60,7 @@ TEST_P(BcubeEarlyLosses, ASwitchThatIsNotThereIsDoneWithout) {
 // The others at the switch reach it.
 TEST_P(BcubeEarlyLosses, ACableThatIsNotThereIsDoneWithout) {
   BcubeOptions options = options_of_joins();
-  for (options.seed = 1; options.seed <= 4; options.seed += seed_stride()) {
+  for (options.seed = 1; options.seed <= 4; ++options.seed) {
     SCOPED_TRACE(options.seed);
     options.start_max_ns = options.seed % 2 == 0 ? 8 * kSecond : 0;
     options.in_place = options.seed % 3 == 0;
@@ -126,7 +126,7 @@ TEST_P(BcubeEarlyLosses, WhatIsStartedLateIsUsedFromThenOn) {
   BcubeOptions options = options_of_joins();
   options.compute_max_ns = 200 * kMillisecond;
   options.steps = 110;
-  for (options.seed = 1; options.seed <= 4; options.seed += seed_stride()) {
+  for (options.seed = 1; options.seed <= 4; ++options.seed) {
     SCOPED_TRACE(options.seed);
     options.start_max_ns = options.seed % 2 == 0 ? 8 * kSecond : 0;
     BcubeWorld world(options);

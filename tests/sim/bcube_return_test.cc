@@ -45,7 +45,7 @@ class BcubeReturns : public testing::TestWithParam<Shape> {
 
 TEST_P(BcubeReturns, ASwitchThatWasStartedAgainIsUsedAgain) {
   BcubeOptions options = options_of_returns();
-  for (options.seed = 1; options.seed <= 4; options.seed += seed_stride()) {
+  for (options.seed = 1; options.seed <= 4; ++options.seed) {
     options.in_place = options.seed % 2 == 0;
     options.pipelined = options.seed % 3 == 0;  // without pauses: its steps take round trips
     options.link.delay_ns = options.pipelined ? 30 * kMillisecond : 2 * kMicrosecond;
@@ -85,7 +85,7 @@ TEST_P(BcubeReturns, CollectivesFollow) {
          .kind = step % 3 != 0 ? CollectiveKind::kBarrier : CollectiveKind::kBroadcast,
          .root = Rank{static_cast<std::uint16_t>(step % 4)},
          .size_bytes = 3'000});
-  for (options.seed = 1; options.seed <= 2; options.seed += seed_stride()) {
+  for (options.seed = 1; options.seed <= 2; ++options.seed) {
     BcubeWorld world(options);
     world.kill({.parts = parts_of_switch(GetParam(), 0, 1),
                 .after_ns = static_cast<DurationNs>(options.seed) * 130 * kMillisecond,
@@ -139,7 +139,7 @@ TEST_P(BcubeReturns, WhatIsOverForSomeIsOverForAll) {
 
 TEST_P(BcubeReturns, TheWayToOneIsUsedAgain) {
   BcubeOptions options = options_of_returns();
-  for (options.seed = 1; options.seed <= 2; options.seed += seed_stride()) {
+  for (options.seed = 1; options.seed <= 2; ++options.seed) {
     BcubeWorld world(options);
     world.kill({.parts = {{.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1}},
                 .after_ns = static_cast<DurationNs>(options.seed) * 70 * kMillisecond,
@@ -153,7 +153,7 @@ TEST_P(BcubeReturns, TheWayToOneIsUsedAgain) {
 TEST_P(BcubeReturns, WhoIsBackBeforeItIsGivenUpIsNoMemberOfTheOldJobs) {
   BcubeOptions options = options_of_returns();
   options.member_timeout_ns = 30 * kSecond;
-  for (options.seed = 1; options.seed <= 4; options.seed += seed_stride()) {
+  for (options.seed = 1; options.seed <= 4; ++options.seed) {
     if (options.seed % 2 == 0) {
       options.compute_max_ns = 3 * kSecond;
       options.steps = 20;
@@ -171,7 +171,7 @@ TEST_P(BcubeReturns, WhoIsBackBeforeItIsGivenUpIsNoMemberOfTheOldJobs) {
 TEST_P(BcubeReturns, ASecondLossIsAsTheFirst) {
   BcubeOptions options = options_of_returns();
   options.steps = 260;
-  for (options.seed = 1; options.seed <= 2; options.seed += seed_stride()) {
+  for (options.seed = 1; options.seed <= 2; ++options.seed) {
     BcubeWorld world(options);
     world.kill({.parts = parts_of_switch(GetParam(), 0, 1),
                 .after_ns = 100 * kMillisecond,
