@@ -14,7 +14,7 @@ void Session::consider_move(TimeNs now) {
   const bool forming = state_ == SessionState::kForming;
   if (!joining && !forming && state_ != SessionState::kRunning) return;
   if (restart_timeout_ns() == 0) return;
-  if (forming && changed_ && patience_left(now) <= 0) return;  // it ends where it is, by name
+  if (forming && changed_ && patience_left(now) <= 0) return;  // it names who is missing
   Standby::Situation at{.is_new = joining};
   if (joining) {
     at.silent_ns = join_.is_unheard() ? now - join_.started_ns() : 0;

@@ -179,10 +179,10 @@ bool ensure_environment() {
   return false;
 }
 
-// Does it on DPDK's interrupt thread, and waits for its end. A port that stops takes the driver's
-// callback off its socket. DPDK 22.11 refuses that while the interrupt thread is in the callback,
-// the driver closes the socket all the same, and DPDK ends the process when it waits for the closed
-// socket next. On that thread no callback is under way.
+// Does `work` on DPDK's interrupt thread, and returns when it is done. A port that stops takes the
+// driver's callback off its socket. DPDK 22.11 refuses that while the interrupt thread is in the
+// callback; the driver closes the socket all the same, and DPDK ends the process when it waits for
+// the closed socket next. On that thread no callback is under way.
 void on_interrupt_thread(const std::function<void()>& work) {
   using Task = std::shared_ptr<std::packaged_task<void()>>;
   const Task task = std::make_shared<Task::element_type>(work);
