@@ -73,12 +73,26 @@ def test_a_failing_rank_is_named_with_its_last_words_and_the_others_are_stopped(
     assert all_gone([int(line.split()[2]) for line in done.stdout.splitlines() if "pid" in line])
 
 
+_ENDS_AFTER_RANK_0 = """
+import os, pathlib, sys, time
+from sluice import errors
+told, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
+if rank == "0":
+    told.write_text(f"/proc/{os.getpid()}/stat of rank 0")
+    raise errors.PeerLost("rank 1 ended in order")
+while rank == "2" or not told.exists() or "rank 0" not in told.read_text():
+    time.sleep(0.01)
+try:
+    while ") Z " not in pathlib.Path(told.read_text().split()[0]).read_text():
+        time.sleep(0.01)
+except OSError:
+    pass  # the launcher knows already
+sys.exit(3)
+"""
+
+
 def test_a_rank_that_another_one_has_lost_is_named_with_its_own_status(tmp_path):
-    done = launch(tmp_path, "import os, sys, time\n"
-                  "from sluice import errors\n"
-                  "if os.environ['RANK'] == '2': time.sleep(60)\n"
-                  "if os.environ['RANK'] == '0': raise errors.PeerLost('rank 1 ended in order')\n"
-                  "time.sleep(1); sys.exit(3)\n")
+    done = launch(tmp_path, _ENDS_AFTER_RANK_0, script_arguments=(tmp_path / "told",))
     assert done.returncode == 1
     first, second = [line for line in done.stderr.splitlines() if line.startswith("sluice launch")]
     assert "rank 0 (pid " in first and "rank 1 ended in order; stopping rank 2" in first

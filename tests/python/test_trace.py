@@ -114,8 +114,11 @@ def test_two_ranks_leave_every_tensor_of_every_step_in_order(tmp_path):
     assert names == ["first", "last \"layer\""]
 
 
-def _train(rank, steps=15, policy=None):
+def _train(rank, steps=15, policy=None, caught_up=None):
+    """`caught_up`: a file that rank 0 writes once it has caught up with step 4, for which it has
+    waited; the others take step 5 then."""
     import time
+    from pathlib import Path
 
     import numpy
 
@@ -125,6 +128,10 @@ def _train(rank, steps=15, policy=None):
         arrays = [numpy.ones(spec.elem_count, numpy.float32) for spec in job.tensors]
         step = 0
         while step < steps:
+            while caught_up and rank == 0 and step == 3 and job.behind() == 0:
+                time.sleep(0.005)
+            while caught_up and rank > 0 and step == 4 and not Path(caught_up).exists():
+                time.sleep(0.005)
             catching_up = job.behind() > 0
             if policy and not catching_up:
                 time.sleep(0.05 if rank == 0 else 0.03)
@@ -137,6 +144,8 @@ def _train(rank, steps=15, policy=None):
                 step = job.wait_step(timeout=300)
             except sluice.Behind:  # a busy machine: what is in the trace is enough
                 break
+            if caught_up and rank == 0 and step == 4:
+                Path(caught_up).touch()
         return job.stats()
 
 
@@ -155,7 +164,8 @@ def test_under_loss_every_time_is_in_order_and_repetitions_are_counted(lossy_app
 
 
 def test_ranks_that_the_others_do_not_wait_for_leave_their_times_too(appliance, tmp_path):
-    ranks.run(_train, 3, tmp_path, box=appliance, arguments=dict(policy=2),
+    ranks.run(_train, 3, tmp_path, box=appliance,
+              arguments=dict(policy=2, caught_up=str(tmp_path / "caught_up")),
               environment=dict(SLUICE_TRACE=str(tmp_path)))
     tensors = _tensors(tmp_path)
     for by_rank in tensors.values():
