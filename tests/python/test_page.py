@@ -129,19 +129,19 @@ def test_who_is_waited_for_is_named_by_its_rank_also_over_a_bcube(tmp_path):
 
 
 def ends_while_it_is_asked(rank, asked):
-    """With a child that outlives it, also where it is stopped when the parent ends (then the
-    kernel hangs up on it)."""
+    """With a child that outlives it, as it leaves the process group."""
     import os
-    import signal
     import time
     import sluice
     job = sluice.Job([("weight", 1000, "float32")], "inproc://ends")
     child = os.fork()
     if child == 0:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.setsid()
         os.closerange(0, 3)
         time.sleep(60)
         os._exit(0)
+    while os.getpgid(child) != child:
+        time.sleep(0.001)
     print("forked", flush=True)
     end_s = None
     while end_s is None or time.monotonic() < end_s:
