@@ -4,10 +4,11 @@
 
 FILE is in a folder of the job.
 
-A step's gradient takes SECONDS. The last TAIL steps have gradients of zeros, and the ranks' order
-of speed is reversed there, so that late ranks get in. A rank that is at the end gives its state to
-others until all are. The rank writes its contributions, the total of all steps' sums and its
-residual to FILE, and prints one line of JSON.
+A step's gradient takes SECONDS. Where a policy does not wait for the last rank, that rank's takes
+until the others are ahead, until one of its gradients was late. The last TAIL steps have gradients
+of zeros, and the ranks' order of speed is reversed there, so that late ranks get in. A rank that is
+at the end gives its state to others until all are. The rank writes its contributions, the total of
+all steps' sums and its residual to FILE, and prints one line of JSON.
 """
 
 import json
@@ -24,11 +25,13 @@ TAIL, TAIL_S = 8, 0.45
 def main():
     path, steps, elems, seconds, options = sys.argv[1:]
     steps, elems, seconds = int(steps), int(elems), float(seconds)
+    options = json.loads(options)
     total, given, residual, summed = np.zeros((4, elems), np.float32)
     resyncs = submitted = 0
     with sluice.Job([("pruned", elems, "float32")], averaging="sum", prune_min_elems=1,
-                    **json.loads(options)) as job:
+                    **options) as job:
         draw = np.random.default_rng(job.rank)
+        slow = "policy" in options and job.rank == job.world_size - 1
         ends = [Path(path).with_name(f"rank{rank}.end") for rank in range(job.world_size)]
         while True:
             turn = job.next_turn(60)
@@ -39,6 +42,10 @@ def main():
                 if turn.step > steps + TAIL:
                     break
                 time.sleep(TAIL_S - min(seconds, TAIL_S) if last else seconds)
+                # The first two steps are those of all ranks.
+                while (slow and 2 < turn.step <= steps and job.stats()["late_chunks"] == 0
+                       and job.behind() == 0 and not job.must_resync):
+                    time.sleep(0.001)
                 gradient = np.zeros(elems, np.float32)
                 if not last:
                     gradient[:] = np.rint(draw.normal(0, 20, elems))
