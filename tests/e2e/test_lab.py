@@ -75,7 +75,7 @@ def test_a_cable_delays_loses_repeats_and_drops_what_finds_its_queue_full():
         count, there, said = answered[name]
         sent = int(re.search(r"(\d+) packets transmitted", said)[1])
         # A ping there, its answer from host 1.
-        assert count == frames and 2 * frames <= there["carried"] <= 2 * sent, answered[name]
+        assert count >= frames and 2 * frames <= there["carried"] <= 2 * sent, answered[name]
     for name, count in (("loss", "lost"), ("bursts", "lost"), ("full", "full")):
         assert answered[name][1][count] > 0 and answered[name][0] < frames, answered[name]
     assert answered["duplicates"][1]["duplicated"] > 0
