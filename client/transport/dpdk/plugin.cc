@@ -184,13 +184,12 @@ bool ensure_environment() {
 // callback; the driver closes the socket all the same, and DPDK ends the process when it waits for
 // the closed socket next. On that thread no callback is under way.
 void on_interrupt_thread(const std::function<void()>& work) {
-  using Task = std::shared_ptr<std::packaged_task<void()>>;
-  const Task task = std::make_shared<Task::element_type>(work);
+  using Task = std::packaged_task<void()>;
+  auto task = std::make_unique<Task>(work);
   std::future<void> done = task->get_future();
-  auto passed = std::make_unique<Task>(task);
-  const auto run = [](void* held) { (**std::unique_ptr<Task>(static_cast<Task*>(held)))(); };
-  if (rte_eal_alarm_set(1, run, passed.get()) == 0)
-    (void)passed.release();
+  const auto run = [](void* held) { (*std::unique_ptr<Task>(static_cast<Task*>(held)))(); };
+  if (rte_eal_alarm_set(1, run, task.get()) == 0)
+    (void)task.release();
   else
     (*task)();
   done.wait();
