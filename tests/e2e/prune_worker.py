@@ -4,11 +4,11 @@
 
 FILE is in a folder of the job.
 
-A step's gradient takes SECONDS. Where a policy does not wait for the last rank, that rank's takes
-until the others are ahead, until one of its gradients was late. The last TAIL steps have gradients
-of zeros, and the ranks' order of speed is reversed there, so that late ranks get in. A rank that is
-at the end gives its state to others until all are. The rank writes its contributions, the total of
-all steps' sums and its residual to FILE, and prints one line of JSON.
+A step's gradient takes SECONDS. Where a policy does not wait for the last rank, that rank waits for
+the others to be ahead before it submits, until it has been late once. The last TAIL steps have
+gradients of zeros, and the ranks' order of speed is reversed there, so that late ranks get in. A
+rank that is at the end gives its state to others until all are. The rank writes its contributions,
+the total of all steps' sums and its residual to FILE, and prints one line of JSON.
 """
 
 import json
