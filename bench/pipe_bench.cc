@@ -117,9 +117,9 @@ int main(int argc, char** argv) {
   double dropped[2] = {};
   for (sim::HostIndex host = 0; host < workers; ++host)
     for (std::size_t way = 0; way < 2; ++way) {
-      const sim::Link& link = way == 0 ? world.uplink(host) : world.downlink(host);
+      const sim::Link& cable = way == 0 ? world.uplink(host) : world.downlink(host);
       dropped[way] += static_cast<double>(
-          link.counters().dropped[static_cast<std::size_t>(sim::LinkDrop::kQueueFull)]);
+          cable.counters().dropped[static_cast<std::size_t>(sim::LinkDrop::kQueueFull)]);
     }
   // A contribution's frame, or a result's with its mask: the longer one.
   const double frame_bytes =

@@ -75,6 +75,7 @@ void Congestion::on_arrived(const Arrivals& arrivals) noexcept {
       resize();
     }
   }
+  if (arrivals.sent_ns != 0) heard_sent_ns_ = arrivals.sent_ns;
   check();
 }
 
@@ -92,10 +93,11 @@ void Congestion::note_floor(const Arrivals& arrivals) noexcept {
   }
 }
 
-void Congestion::begin_round(std::uint32_t in_flight) noexcept {
+void Congestion::begin_round(std::uint32_t in_flight, TimeNs now) noexcept {
   in_round_ = true;
   idle_before_ = in_flight == 0;
   began_ns_ = heard_ns_;
+  first_sent_ns_ = idle_before_ ? now : heard_sent_ns_;
   left_ = in_flight + 1;
   arrived_ = 0;
   shortest_ns_ = kNever;
@@ -105,8 +107,9 @@ void Congestion::begin_round(std::uint32_t in_flight) noexcept {
 void Congestion::end_round(const Arrivals& arrivals) noexcept {
   in_round_ = false;
   // What the appliance held is no time of the path's, where it answers a pause's first packet.
-  const DurationNs took_ns =
-      std::max<DurationNs>(idle_before_ ? arrivals.rtt_ns : arrivals.now - began_ns_, 1);
+  const DurationNs left_ns = std::max<DurationNs>(arrivals.sent_ns - first_sent_ns_, 0);
+  const DurationNs took_ns = std::max<DurationNs>(
+      idle_before_ ? left_ns + arrivals.rtt_ns : std::max(left_ns, arrivals.now - began_ns_), 1);
   const double found = arrived_ * static_cast<double>(kSecond) / static_cast<double>(took_ns);
   // The first answers after a pause may tell of a few packets alone.
   const bool whole = !idle_before_ || 2 * arrived_ >= window_;

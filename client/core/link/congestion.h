@@ -8,14 +8,14 @@
 // over the last rounds, and the shortest round trip of the last ten seconds. The window is their
 // product and a small queue beside it, which keeps the path busy while feedback is late. A round
 // begins with a packet and ends when that has arrived or been passed. Its rate is what arrived
-// meanwhile over the time since the feedback before the packet: a round trip at least, so feedback
-// that is heard at once, after the thread did not run, makes no path look fast. Slow start doubles
-// the window each round until the rate grows by less than a quarter in three rounds, or the round
-// trip says that a queue stands (as HyStart, RFC 9406). A loss of less than 2 % is no signal: the
-// sums need no order, and what was lost is known exactly. A greater loss in either direction halves
-// the queue: the appliance sends about as much as it is sent, so this paces its results too.
-// Congestion-experienced marks shrink the queue by half their share (RFC 8257); a thousand packets
-// without either give a tenth back.
+// meanwhile over the time since the feedback before the packet, or over the time in which it was
+// sent, where that is longer: feedback that is heard at once, as the thread did not run or it
+// waited in a queue, makes no path look fast. Slow start doubles the window each round until the
+// rate grows by less than a quarter in three rounds, or the round trip says that a queue stands (as
+// HyStart, RFC 9406). A loss of less than 2 % is no signal: the sums need no order, and what was
+// lost is known exactly. A greater loss in either direction halves the queue: the appliance sends
+// about as much as it is sent, so this paces its results too. Congestion-experienced marks shrink
+// the queue by half their share (RFC 8257); a thousand packets without either give a tenth back.
 // Pure; used by Flow on the session's thread.
 #pragma once
 
@@ -64,6 +64,7 @@ class Congestion {
     std::uint32_t back_advanced = 0;  // the same two of the packets that came back
     std::uint32_t back_arrived = 0;
     DurationNs rtt_ns = 0;  // of the highest number; 0: it went not up
+    TimeNs sent_ns = 0;     // when that left; 0: it went not up
     bool limited = true;    // before it the window was in use: the path set the pace
   };
 
@@ -76,8 +77,8 @@ class Congestion {
   // Packets a second at which the window is to leave; 0: at once, as nothing is known yet.
   double pace() const noexcept { return pace_; }
   // A packet leaves, `in_flight` are before it.
-  void on_sent(std::uint32_t in_flight) noexcept {
-    if (!in_round_) begin_round(in_flight);
+  void on_sent(std::uint32_t in_flight, TimeNs now) noexcept {
+    if (!in_round_) begin_round(in_flight, now);
   }
   // A packet that came back after later ones.
   void on_late() noexcept { ++back_.arrived; }
@@ -88,7 +89,7 @@ class Congestion {
  private:
   static constexpr std::size_t kRounds = 4;  // whose rates are remembered
 
-  void begin_round(std::uint32_t in_flight) noexcept;
+  void begin_round(std::uint32_t in_flight, TimeNs now) noexcept;
   void end_round(const Arrivals& arrivals) noexcept;
   void judge() noexcept;
   bool queue_stands() const noexcept;
@@ -113,12 +114,14 @@ class Congestion {
   // The round under way.
   bool in_round_ = false;
   TimeNs began_ns_ = 0;
-  std::uint32_t left_ = 0;  // numbers to arrive or be passed until it ends
+  TimeNs first_sent_ns_ = 0;  // when the last one left that had arrived before it
+  std::uint32_t left_ = 0;    // numbers to arrive or be passed until it ends
   std::uint32_t arrived_ = 0;
   DurationNs shortest_ns_ = kNever;
   bool limited_ = true;
-  bool idle_before_ = true;  // nothing was in flight when it began
-  TimeNs heard_ns_ = 0;      // the last feedback that told of an arrival
+  bool idle_before_ = true;   // nothing was in flight when it began
+  TimeNs heard_ns_ = 0;       // the last feedback that told of an arrival
+  TimeNs heard_sent_ns_ = 0;  // when its highest number left
 
   bool slow_start_ = true;
   double fastest_ = 0;             // in slow start

@@ -19,17 +19,25 @@ Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs
   if (ahead(feedback.highest_number, sent_) > 0) return {};
   LossSignals signals{.valid = true};
   heard_ns_ = now;
+  // The round trip, without what the appliance held.
+  const std::uint32_t held_us = feedback.hold_us + feedback.echo_timestamp_us;
+  const DurationNs took_ns = ahead(wire_time_us(now), held_us) * kMicrosecond;
   const std::int32_t step = ahead(feedback.number, highest_in_);
   if (step <= 0) {  // overtaken or repeated: the newer one has said more
     if (-step < static_cast<std::int32_t>(RecentNumbers::kRemembered) &&
         !recent_in_.came(feedback.number)) {
       recent_in_.note(feedback.number);
       congestion_.on_late();
+      const DurationNs late_ns = (took_ns - rtt_.shortest_ns()) * 5 / 4;
+      lateness_ns_ = std::max(lateness_ns_, std::min(late_ns, kIdleProbeInterval));
     }
     return signals;
   }
   const std::uint32_t lost = static_cast<std::uint32_t>(step) - 1;
-  if (lost != 0) newest_gap_ = highest_in_ + 1;
+  if (lost != 0) {
+    newest_gap_ = highest_in_ + 1;
+    lateness_ns_ -= lateness_ns_ / kForgetting;
+  }
   recent_in_.advance(feedback.number, lost);
   highest_in_ = feedback.number;
   const std::int32_t deferred = ahead(feedback.deferred_count, deferred_);
@@ -42,9 +50,10 @@ Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs
                                 .back_arrived = 1,
                                 .limited = 2 * in_flight() >= congestion_.window()};
   if (const std::int32_t advanced = ahead(feedback.highest_number, highest_); advanced > 0) {
-    const std::uint32_t held_us = feedback.hold_us + feedback.echo_timestamp_us;
     arrivals.advanced = static_cast<std::uint32_t>(advanced);
-    arrivals.rtt_ns = std::max<DurationNs>(1, ahead(wire_time_us(now), held_us) * kMicrosecond);
+    arrivals.sent_ns =
+        now - std::max(0, ahead(wire_time_us(now), feedback.echo_timestamp_us)) * kMicrosecond;
+    arrivals.rtt_ns = std::max<DurationNs>(1, took_ns);
     rtt_.sample(arrivals.rtt_ns);
   }
   holes_.on_feedback({.highest = feedback.highest_number,
@@ -75,11 +84,12 @@ Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs
   return signals;
 }
 
-bool Flow::all_came_from(std::uint32_t number) const noexcept {
-  const std::int32_t back = ahead(highest_in_, number);
-  if (back >= static_cast<std::int32_t>(RecentNumbers::kRemembered)) return false;
-  for (std::int32_t i = 0; i <= back; ++i)
-    if (!recent_in_.came(number + static_cast<std::uint32_t>(i))) return false;
+bool Flow::all_came(std::uint32_t first, std::uint32_t last) const noexcept {
+  DCHECK(ahead(last, highest_in_) <= 0);
+  if (ahead(highest_in_, first) >= static_cast<std::int32_t>(RecentNumbers::kRemembered))
+    return false;
+  for (std::uint32_t number = first; ahead(number, last) <= 0; ++number)
+    if (!recent_in_.came(number)) return false;
   return true;
 }
 

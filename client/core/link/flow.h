@@ -59,7 +59,7 @@ class Flow {
     advertised_ = credit;
     ++unreported_;
     pacer_.sent(1);
-    congestion_.on_sent(in_flight());
+    congestion_.on_sent(in_flight(), now);
     holes_.sent(++sent_, priority);
     return {.number = sent_,
             .timestamp_us = wire_time_us(now),
@@ -144,8 +144,15 @@ class Flow {
   // ---- appliance packets that are missing ----
   // The first number of the newest gap.
   std::uint32_t newest_gap() const noexcept { return newest_gap_; }
-  // All from this number on have come, late or not; false where that is not known any more.
-  bool all_came_from(std::uint32_t number) const noexcept;
+  // The highest number that has come.
+  std::uint32_t highest_in() const noexcept { return highest_in_; }
+  // All of these have come, late or not; false where that is not known any more.
+  bool all_came(std::uint32_t first, std::uint32_t last) const noexcept;
+  // How long a number that was skipped may yet come: a quarter of a round trip, or longer where
+  // packets came later than that, as behind more urgent ones in a queue.
+  DurationNs patience_ns() const noexcept {
+    return std::max(std::min(rtt_.smoothed_ns() / 4, kIdleProbeInterval), lateness_ns_);
+  }
 
   // When the last packet came.
   TimeNs heard_ns() const noexcept { return heard_ns_; }
@@ -172,6 +179,7 @@ class Flow {
     std::uint32_t questions = 0;
     bool asks = false;
   };
+  static constexpr DurationNs kForgetting = 64;  // gaps after which little of a lateness is left
   TimeNs tail_due() const noexcept;
   void check() const noexcept;
 
@@ -193,6 +201,7 @@ class Flow {
   std::uint32_t highest_in_ = 0;
   std::uint32_t newest_gap_ = 0;
   RecentNumbers recent_in_;
+  DurationNs lateness_ns_ = 0;  // of packets that later ones overtook
   std::uint32_t deferred_ = 0;
   std::uint32_t advertised_ = 0;
   std::uint32_t pulls_ = 0;  // results asked for and still to come

@@ -199,13 +199,17 @@ class Recovery {
     std::uint32_t outstanding_count = 0;
     std::uint32_t asked_count = 0;
     Missing missing = Missing::kNothing;
-    std::uint32_t missing_from = 0;  // of kPerhaps: the first number
+    std::uint32_t missing_from = 0;  // of kPerhaps: the first number, and the last one
+    std::uint32_t missing_to = 0;    // that had been skipped when the wait began
     bool withheld = false;           // results were deferred, and are not on their way
     TimeNs gap_ns = kNever;          // when what is below a gap is asked about
     TimeNs next_sweep_ns = 0;
     TimeNs idle_ns = kNever;      // when the oldest block is asked about if nothing comes
     TimeNs may_idle_ns = 0;       // not before: of an interval one such probe, steps do not matter
     TimeNs deadline_ns = kNever;  // no block's deadline is earlier
+
+    // What was skipped from the number `first` on is lost if it has not come after a while.
+    void expect_late(std::uint32_t first, TimeNs now, const Flow& flow) noexcept;
   };
 
   FlowState& flow_state_of(std::uint32_t block) noexcept {

@@ -148,12 +148,15 @@ void Recovery::hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeN
   if (signals.gap && state.gap_ns == kNever) state.gap_ns = patient_ns;
   state.withheld |= signals.withheld;
   if (!signals.lost && !signals.withheld) return;
-  if (state.missing == Missing::kNothing) {
-    state.missing = Missing::kPerhaps;
-    state.missing_from = flow.newest_gap();
-    state.next_sweep_ns = std::max(state.next_sweep_ns, patient_ns);
-  }
+  if (state.missing == Missing::kNothing) state.expect_late(flow.newest_gap(), now, flow);
   if (signals.withheld) state.missing = Missing::kCertain;
+}
+
+void Recovery::FlowState::expect_late(std::uint32_t first, TimeNs now, const Flow& flow) noexcept {
+  missing = Missing::kPerhaps;
+  missing_from = first;
+  missing_to = flow.highest_in();
+  next_sweep_ns = std::max(next_sweep_ns, now + flow.patience_ns());
 }
 
 void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
@@ -170,10 +173,15 @@ void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
   }
   if (state.missing != Missing::kNothing && state.sweep_cursor == kNone &&
       now >= state.next_sweep_ns) {
-    if (state.missing == Missing::kCertain || !flow.all_came_from(state.missing_from))
-      state.sweep_cursor = state.open_head;
+    const bool lost =
+        state.missing == Missing::kCertain || !flow.all_came(state.missing_from, state.missing_to);
     state.missing = Missing::kNothing;
-    state.next_sweep_ns = now + std::min(flow.rtt().smoothed_ns(), kIdleProbeInterval);
+    if (lost) {
+      state.sweep_cursor = state.open_head;
+      state.next_sweep_ns = now + std::min(flow.rtt().smoothed_ns(), kIdleProbeInterval);
+    } else if (!flow.all_came(state.missing_to + 1, flow.highest_in())) {
+      state.expect_late(state.missing_to + 1, now, flow);
+    }
   }
   if (state.open_head == kNone) {
     state.idle_ns = kNever;

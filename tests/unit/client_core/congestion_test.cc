@@ -140,7 +140,7 @@ TEST(Congestion, HalvesItsQueueWhenMuchOfWhatComesBackIsLost) {
     TimeNs now = kSecond;
     const auto round = [&](std::uint32_t back_arrived) {
       const std::uint32_t sent = congestion.window();
-      congestion.on_sent(sent - 1);
+      congestion.on_sent(sent - 1, now);
       const DurationNs took_ns = std::max<DurationNs>(10 * kMillisecond, sent * 25 * kMicrosecond);
       now += took_ns;
       congestion.on_arrived({.now = now,
@@ -215,6 +215,29 @@ TEST(Congestion, IsNotFooledByFeedbackThatIsHeardAtOnce) {
     EXPECT_LE(path.take_longest_queue(), 80u) << reported;
     EXPECT_EQ(path.dropped(), 0u) << reported;
   }
+}
+
+// The same of feedback that waited in a queue, while the next one, right behind it, did not.
+TEST(Congestion, IsNotFooledByFeedbackThatWaited) {
+  constexpr DurationNs kRoundTrip = 100 * kMicrosecond;
+  Congestion congestion(1 << 20);
+  TimeNs now = kSecond;
+  const auto hear = [&](DurationNs sent_before_ns, std::uint32_t marked) {
+    congestion.on_arrived({.now = now,
+                           .advanced = 50,
+                           .arrived = 50,
+                           .marked = marked,
+                           .rtt_ns = kRoundTrip,
+                           .sent_ns = now - sent_before_ns});
+  };
+  for (int i = 0; i < 100; ++i) congestion.on_sent(i, now + i * kMicrosecond);
+  now += 200 * kMicrosecond;
+  hear(150 * kMicrosecond, 0);
+  congestion.on_sent(49, now);
+  now += kMicrosecond;
+  hear(101 * kMicrosecond, 1);  // the mark ends slow start
+  EXPECT_LE(congestion.pace(), 1.25e6) << "100 packets left in 100 us";
+  EXPECT_LE(congestion.window(), 300u);
 }
 
 TEST(Pacer, LetsABurstLeaveAndThenKeepsThePace) {

@@ -178,18 +178,23 @@ TEST(Flow, KnowsWhetherWhatWasSkippedHasComeSince) {
   EXPECT_FALSE(flow.on_feedback(feedback(1, 1, 1), kNow).lost);
   EXPECT_TRUE(flow.on_feedback(feedback(4, 1, 1), kNow).lost);
   EXPECT_EQ(flow.newest_gap(), 2u);
+  EXPECT_EQ(flow.highest_in(), 4u);
   flow.on_feedback(feedback(3, 1, 1), kNow);
   flow.on_feedback(feedback(3, 1, 1), kNow);
-  EXPECT_FALSE(flow.all_came_from(2));
-  EXPECT_TRUE(flow.all_came_from(3));
+  EXPECT_FALSE(flow.all_came(2, 4));
+  EXPECT_TRUE(flow.all_came(3, 4));
   flow.on_feedback(feedback(2, 1, 1), kNow);
-  EXPECT_TRUE(flow.all_came_from(2));
-  wire::FeedbackHeader body = feedback(5, 1, 1);
+  EXPECT_TRUE(flow.all_came(2, 4));
+  flow.on_feedback(feedback(6, 1, 1), kNow);
+  EXPECT_TRUE(flow.all_came(2, 4)) << "5 was skipped later";
+  EXPECT_FALSE(flow.all_came(2, 6));
+  flow.on_feedback(feedback(5, 1, 1), kNow);
+  wire::FeedbackHeader body = feedback(7, 1, 1);
   body.deferred_count = 10;
   const Flow::LossSignals signals = flow.on_feedback(body, kNow);
   EXPECT_TRUE(signals.withheld);
   EXPECT_FALSE(signals.lost);
-  EXPECT_TRUE(flow.all_came_from(2));
+  EXPECT_TRUE(flow.all_came(2, 7));
 }
 
 TEST(Flow, TakesForMissingWhatItDoesNotRememberAnyMore) {
@@ -201,11 +206,29 @@ TEST(Flow, TakesForMissingWhatItDoesNotRememberAnyMore) {
     flow.on_feedback(feedback(number, 1, 1), kNow);
   EXPECT_EQ(flow.newest_gap(), 2u);
   flow.on_feedback(feedback(2, 1, 1), kNow);  // too late to be remembered
-  EXPECT_FALSE(flow.all_came_from(2));
-  EXPECT_TRUE(flow.all_came_from(kLast - RecentNumbers::kRemembered + 1));
-  flow.on_feedback(feedback(kLast + 2 * RecentNumbers::kRemembered, 1, 1), kNow);
+  EXPECT_FALSE(flow.all_came(2, kLast));
+  EXPECT_FALSE(flow.all_came(2, 2));
+  EXPECT_TRUE(flow.all_came(kLast - RecentNumbers::kRemembered + 1, kLast));
+  constexpr std::uint32_t kFar = kLast + 2 * RecentNumbers::kRemembered;
+  flow.on_feedback(feedback(kFar, 1, 1), kNow);
   EXPECT_EQ(flow.newest_gap(), kLast + 1);
-  EXPECT_FALSE(flow.all_came_from(kLast + 2 * RecentNumbers::kRemembered - 1));
+  EXPECT_FALSE(flow.all_came(kFar - 1, kFar));
+}
+
+// Results wait behind more urgent ones of other jobs, answers do not.
+TEST(Flow, WaitsAsLongForWhatWasSkippedAsSuchPacketsWereSeenToTake) {
+  Flow flow(64);
+  send(flow, 1);
+  flow.on_feedback(feedback(1, 1, 1), kNow);
+  EXPECT_EQ(flow.patience_ns(), kRoundTrip / 4);
+  flow.on_feedback(feedback(3, 1, 1), kNow);
+  flow.on_feedback(feedback(2, 1, 1), kNow + 4 * kMillisecond);  // after 12 ms instead of 8
+  EXPECT_EQ(flow.patience_ns(), 5 * kMillisecond);
+  for (std::uint32_t number = 5; number < 500; number += 2)
+    flow.on_feedback(feedback(number, 1, 1), kNow);
+  EXPECT_EQ(flow.patience_ns(), kRoundTrip / 4) << "those are lost";
+  flow.on_feedback(feedback(4, 1, 1), kNow + kSecond);
+  EXPECT_EQ(flow.patience_ns(), kIdleProbeInterval);
 }
 
 TEST(Flow, OwesACreditUpdateWhenHalfOfTheCreditIsUsed) {

@@ -52,8 +52,8 @@ class SluiceSource : public Source {
     if (stopped || sent_ - highest_ >= congestion_.window()) return kNever;
     return pacer_.may_send(congestion_.pace(), now) ? now : pacer_.next_ns();
   }
-  void sent(TimeNs) override {
-    congestion_.on_sent(sent_ - highest_);
+  void sent(TimeNs now) override {
+    congestion_.on_sent(sent_ - highest_, now);
     ++sent_;
     pacer_.sent(1);
   }
@@ -69,6 +69,7 @@ class SluiceSource : public Source {
                             .arrived = unreported_arrived_,
                             .marked = unreported_marked_,
                             .rtt_ns = now - feedback.sent_ns,
+                            .sent_ns = feedback.sent_ns,
                             .limited = limited});
     unreported_arrived_ = unreported_marked_ = 0;
   }

@@ -151,6 +151,45 @@ TEST(Recovery, AsksForAResultOnceUntilItIsOverdue) {
   EXPECT_EQ(plan.want, 0xFFFF00u);
 }
 
+// Answers that overtake results skip their numbers all the time: that is no reason to ask anew.
+TEST(Recovery, AsksAboutSkippedResultsOnlyOnceTheyAreOverdue) {
+  for (const bool lost : {false, true}) {
+    Recovery recovery(8 * kChunksPerBlock, 1);
+    Flow flow(64);
+    TimeNs now = kSecond;
+    const auto hear = [&](std::uint32_t number, DurationNs took_ns) {
+      const wire::FeedbackHeader feedback{.number = number,
+                                          .received_count = 1,
+                                          .highest_number = 1,
+                                          .echo_timestamp_us = wire_time_us(now - took_ns)};
+      recovery.hint(0, flow.on_feedback(feedback, now), now, flow);
+      recovery.work(0, now, flow);
+    };
+    recovery.expect(0);
+    (void)recovery.take(0);
+    recovery.sent(0, flow.next_header(now).number, now, flow);
+    for (std::uint32_t block = 1; block < 8; ++block)
+      recovery.await(block * kChunksPerBlock, kNever);
+    now += 400 * kMicrosecond;
+    hear(1, 400 * kMicrosecond);
+    ASSERT_EQ(flow.patience_ns(), 100 * kMicrosecond);
+    // Each second packet comes 90 us behind the one that has overtaken it.
+    std::uint32_t asked = 0;
+    for (std::uint32_t number = 3; number < 100; number += 2) {
+      now += 30 * kMicrosecond;
+      hear(number, 400 * kMicrosecond);
+      now += 30 * kMicrosecond;
+      if (number > 3 && !(lost && number == 51)) hear(number - 3, 490 * kMicrosecond);
+      Recovery::ProbePlan plan;
+      while (recovery.plan_probe(0, flow, plan)) {
+        recovery.probe_sent(0, plan, now, flow);
+        ++asked;
+      }
+    }
+    EXPECT_EQ(asked != 0, lost);
+  }
+}
+
 // A block of which one chunk after the other completes is asked about all the time. That must not
 // put off what was asked for before and was lost on its way.
 TEST(Recovery, AsksAgainForALostResultInTimeWhateverElseIsAskedOfItsBlock) {
