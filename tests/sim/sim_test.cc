@@ -49,6 +49,9 @@ TEST(Simulator, draws_every_trial_and_no_twin_of_a_process_that_may_not_answer) 
   for (std::uint64_t seed = 5000; seed < 6000; ++seed) {
     const SwarmOptions options = draw_swarm(seed);
     for (const Flap& flap : options.flaps) flaps_seen += flap.seen;
+    for (const Cut& cut : options.cuts)
+      for (const Flap& flap : options.flaps)
+        EXPECT_FALSE(flap.seen && flap.worker == cut.worker) << "seed " << seed;
     rebinds += options.rebinds.size();
     slow_makings += options.world.appliance.memory_bytes_per_second != 0;
     trains_to_shards +=

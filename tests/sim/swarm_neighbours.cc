@@ -230,7 +230,8 @@ void draw_standby(Random& random, SwarmOptions& options) {
   }
   std::uint64_t workers = 0;
   for (const SwarmJob& job : options.jobs) workers += job.plan.world_size();
-  // A rank that no appliance hears for member_timeout ends its job.
+  // A rank that no appliance hears for member_timeout ends its job, and so does one that was seen
+  // to lose its port and answers no ping.
   const DurationNs most_ns =
       options.world.appliance.jobs.member_timeout_ns - 2 * kKeepaliveInterval;
   for (std::uint64_t i = random.below(4); i > 0; --i) {
@@ -243,7 +244,9 @@ void draw_standby(Random& random, SwarmOptions& options) {
       if (fault.worker == cut.worker) silent_ns += fault.duration_ns;
     for (const Cut& other : options.cuts)
       if (other.worker == cut.worker) silent_ns += other.duration_ns;
-    if (silent_ns <= most_ns) options.cuts.push_back(cut);
+    const bool asked = std::ranges::any_of(
+        options.flaps, [&](const Flap& flap) { return flap.worker == cut.worker && flap.seen; });
+    if (silent_ns <= most_ns && !asked) options.cuts.push_back(cut);
   }
 }
 
