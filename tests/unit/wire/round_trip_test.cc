@@ -217,5 +217,12 @@ TEST(Encode, WritesNothingIntoABufferThatIsTooSmall) {
   EXPECT_EQ(small, Buffer(small.size(), 0xEE));
 }
 
+// As bench/papers/bml/settings.py has them, whose own tests are of the full tier alone.
+TEST(PacketBytes, AreThoseThatBenchesReckonWith) {
+  constexpr std::size_t kHeaders = 42;  // Ethernet, IPv4, UDP
+  EXPECT_EQ(kHeaders + packet_bytes(sizeof(ResultHeader), 1, 1344), 1480u);
+  EXPECT_EQ(kHeaders + packet_bytes(sizeof(Contribution), 0, 1344), 1436u);
+}
+
 }  // namespace
 }  // namespace sluice::wire
