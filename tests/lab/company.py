@@ -5,18 +5,23 @@
 
 runs the command beside `--load` busy processes and now and then stops one of the command's
 processes for up to STOP_S seconds. Its status is the command's.
+
+A process is stopped as a debugger stops it (ptrace), and not by SIGSTOP: the SIGCONT that ended it
+would also continue a process that a test has stopped meanwhile. Linux alone, as a parent of the
+processes or as root.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 STOP_S, BETWEEN_S = 2.0, 1.0
@@ -38,17 +43,58 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+# ptrace(2) and waitpid(2): Python has neither.
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+WAIT_FOR_THREADS = 0x40000000  # __WALL
+_ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+_ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+_ptrace.restype = ctypes.c_long
+
+
+def ask(request: int, thread: int) -> bool:
+    return _ptrace(request, thread, None, None) == 0
+
+
+def await_stop(thread: int) -> None:
+    """That a thread that was asked to has stopped, or has ended: nobody else hears of that end."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(thread, WAIT_FOR_THREADS)
+
+
+def threads_of(pid: int) -> set[int]:
+    with contextlib.suppress(OSError):
+        return {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()}
+    return set()
+
+
+@contextlib.contextmanager
+def held(pid: int) -> Iterator[None]:
+    """Stops all threads of a process, whatever else stops, continues or ends it meanwhile."""
+    seized: list[int] = []
+    looked_at: set[int] = set()
+    try:
+        while fresh := threads_of(pid) - looked_at:
+            looked_at |= fresh
+            for thread in fresh:
+                if not ask(PTRACE_SEIZE, thread):
+                    continue  # it has ended
+                seized.append(thread)
+                ask(PTRACE_INTERRUPT, thread)
+                await_stop(thread)
+        yield
+    finally:
+        # The first thread of a process ends for its parent when the others have.
+        for thread in sorted(seized, key=lambda each: each == pid):
+            if not ask(PTRACE_DETACH, thread):
+                await_stop(thread)
+
+
 def stop_one(root: int, draw: random.Random) -> None:
     pids = descendants(root)
     if not pids:
         return
-    pid = draw.choice(pids)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            time.sleep(draw.uniform(0, STOP_S))
-        finally:
-            os.kill(pid, signal.SIGCONT)
+    with held(draw.choice(pids)):
+        time.sleep(draw.uniform(0, STOP_S))
 
 
 def main() -> int:
