@@ -16,8 +16,9 @@ constexpr std::uint32_t kJudgedPackets = 1000;  // of which a loss of 2 % is no 
 constexpr double kRecovery = 1.1;
 constexpr double kLeastShare = 1.0 / 16;
 constexpr double kQueue = 64;       // packets of a queue that a flow keeps,
-constexpr double kQueueOfRoot = 6;  // or so many times the root of what the path holds
-constexpr double kHaste = 0.25;     // by how much packets leave faster than they arrive
+constexpr double kQueueOfRoot = 6;  // or so many times the root of what the path holds,
+constexpr DurationNs kQueueTime = 200 * kMicrosecond;  // or of so long, as hosts' threads sleep
+constexpr double kHaste = 0.25;  // by how much packets leave faster than they arrive
 constexpr double kLeastHaste = 0.05;
 constexpr double kCapped = 0.9;  // of the cap: as near as a path comes that holds more
 constexpr DurationNs kFloorLifetime = 10 * kSecond;
@@ -58,6 +59,8 @@ void Congestion::check() const noexcept {
 }
 
 void Congestion::on_arrived(const Arrivals& arrivals) noexcept {
+  // What is heard much later is no part of the round.
+  if (in_round_ && left_ == 0 && arrivals.now - passed_ns_ > kNoise) end_round();
   note_floor(arrivals);
   there_.advanced += arrivals.advanced;
   there_.arrived += arrivals.arrived;
@@ -67,15 +70,17 @@ void Congestion::on_arrived(const Arrivals& arrivals) noexcept {
   if (arrivals.arrived != 0) heard_ns_ = arrivals.now;
   if (in_round_) {
     arrived_ += arrivals.arrived;
-    limited_ &= arrivals.limited;
     if (arrivals.rtt_ns > 0) shortest_ns_ = std::min(shortest_ns_, arrivals.rtt_ns);
-    left_ -= std::min(left_, arrivals.advanced);
-    if (left_ == 0) {
-      end_round(arrivals);
-      resize();
+    if (left_ != 0) {
+      limited_ &= arrivals.limited;
+      left_ -= std::min(left_, arrivals.advanced);
+      if (left_ == 0) passed_ns_ = arrivals.now;
     }
   }
-  if (arrivals.sent_ns != 0) heard_sent_ns_ = arrivals.sent_ns;
+  if (arrivals.sent_ns != 0) {
+    heard_sent_ns_ = arrivals.sent_ns;
+    heard_rtt_ns_ = arrivals.rtt_ns;
+  }
   check();
 }
 
@@ -104,12 +109,12 @@ void Congestion::begin_round(std::uint32_t in_flight, TimeNs now) noexcept {
   limited_ = true;
 }
 
-void Congestion::end_round(const Arrivals& arrivals) noexcept {
+void Congestion::end_round() noexcept {
   in_round_ = false;
   // What the appliance held is no time of the path's, where it answers a pause's first packet.
-  const DurationNs left_ns = std::max<DurationNs>(arrivals.sent_ns - first_sent_ns_, 0);
+  const DurationNs left_ns = std::max<DurationNs>(heard_sent_ns_ - first_sent_ns_, 0);
   const DurationNs took_ns = std::max<DurationNs>(
-      idle_before_ ? left_ns + arrivals.rtt_ns : std::max(left_ns, arrivals.now - began_ns_), 1);
+      idle_before_ ? left_ns + heard_rtt_ns_ : std::max(left_ns, heard_ns_ - began_ns_), 1);
   const double found = arrived_ * static_cast<double>(kSecond) / static_cast<double>(took_ns);
   // The first answers after a pause may tell of a few packets alone.
   const bool whole = !idle_before_ || 2 * arrived_ >= window_;
@@ -120,7 +125,7 @@ void Congestion::end_round(const Arrivals& arrivals) noexcept {
   if (draining_ && shortest_ns_ != kNever) {
     draining_ = false;
     floor_ns_ = shortest_ns_;
-    floor_at_ns_ = arrivals.now;
+    floor_at_ns_ = heard_ns_;
   }
   if (slow_start_ && limited_) {
     if (found >= kGrowth * fastest_) {
@@ -132,6 +137,7 @@ void Congestion::end_round(const Arrivals& arrivals) noexcept {
     slow_start_ = flat_rounds_ < kFlatRounds && !queue_stands();
   }
   judge();
+  resize();
 }
 
 bool Congestion::queue_stands() const noexcept {
@@ -170,7 +176,8 @@ void Congestion::resize() noexcept {
     return;
   }
   const double path = rate() * path_seconds;
-  const double queue = share_ * std::max<double>(kQueue, kQueueOfRoot * std::sqrt(path));
+  const double longest = rate() * static_cast<double>(kQueueTime) / kSecond;
+  const double queue = share_ * std::max({kQueue, kQueueOfRoot * std::sqrt(path), longest});
   const double wanted = draining_ ? path / 2 : path + queue;
   window_ = static_cast<std::uint32_t>(std::clamp<double>(wanted, kFloor, cap_));
   capped_ = path >= kCapped * cap_;

@@ -6,16 +6,17 @@
 //
 // Congestion is a model of the path, as BBR's (draft-ietf-ccwg-bbr): the highest rate of arrival
 // over the last rounds, and the shortest round trip of the last ten seconds. The window is their
-// product and a small queue beside it, which keeps the path busy while feedback is late. A round
-// begins with a packet and ends when that has arrived or been passed. Its rate is what arrived
-// meanwhile over the time since the feedback before the packet, or over the time in which it was
-// sent, where that is longer: feedback that is heard at once, as the thread did not run or it
-// waited in a queue, makes no path look fast. Slow start doubles the window each round until the
-// rate grows by less than a quarter in three rounds, or the round trip says that a queue stands (as
-// HyStart, RFC 9406). A loss of less than 2 % is no signal: the sums need no order, and what was
-// lost is known exactly. A greater loss in either direction halves the queue: the appliance sends
-// about as much as it is sent, so this paces its results too. Congestion-experienced marks shrink
-// the queue by half their share (RFC 8257); a thousand packets without either give a tenth back.
+// product and a small queue beside it, which keeps the path busy while feedback is late or a host's
+// thread sleeps. A round begins with a packet and ends when that has arrived or been passed, with
+// all feedback that a thread hears before it sends again. Its rate is what arrived meanwhile over
+// the time since the feedback before the packet, or over the time in which it was sent, where that
+// is longer: feedback that is heard at once, as the thread did not run or it waited in a queue,
+// makes no path look fast. Slow start doubles the window each round until the rate grows by less
+// than a quarter in three rounds, or the round trip says that a queue stands (as HyStart, RFC
+// 9406). A loss of less than 2 % is no signal: the sums need no order, and what was lost is known
+// exactly. A greater loss in either direction halves the queue: the appliance sends about as much
+// as it is sent, so this paces its results too. Congestion-experienced marks shrink the queue by
+// half their share (RFC 8257); a thousand packets without either give a tenth back.
 // Pure; used by Flow on the session's thread.
 #pragma once
 
@@ -78,6 +79,7 @@ class Congestion {
   double pace() const noexcept { return pace_; }
   // A packet leaves, `in_flight` are before it.
   void on_sent(std::uint32_t in_flight, TimeNs now) noexcept {
+    if (in_round_ && left_ == 0) end_round();
     if (!in_round_) begin_round(in_flight, now);
   }
   // A packet that came back after later ones.
@@ -90,7 +92,7 @@ class Congestion {
   static constexpr std::size_t kRounds = 4;  // whose rates are remembered
 
   void begin_round(std::uint32_t in_flight, TimeNs now) noexcept;
-  void end_round(const Arrivals& arrivals) noexcept;
+  void end_round() noexcept;
   void judge() noexcept;
   bool queue_stands() const noexcept;
   void note_floor(const Arrivals& arrivals) noexcept;
@@ -115,13 +117,15 @@ class Congestion {
   bool in_round_ = false;
   TimeNs began_ns_ = 0;
   TimeNs first_sent_ns_ = 0;  // when the last one left that had arrived before it
-  std::uint32_t left_ = 0;    // numbers to arrive or be passed until it ends
+  std::uint32_t left_ = 0;    // numbers to arrive or be passed until it ends; 0: it may end
+  TimeNs passed_ns_ = 0;      // when it was 0
   std::uint32_t arrived_ = 0;
   DurationNs shortest_ns_ = kNever;
   bool limited_ = true;
   bool idle_before_ = true;   // nothing was in flight when it began
   TimeNs heard_ns_ = 0;       // the last feedback that told of an arrival
   TimeNs heard_sent_ns_ = 0;  // when its highest number left
+  DurationNs heard_rtt_ns_ = 0;
 
   bool slow_start_ = true;
   double fastest_ = 0;             // in slow start
