@@ -217,16 +217,6 @@ TEST(Congestion, IsNotFooledByFeedbackThatIsHeardAtOnce) {
   }
 }
 
-// A host that sums a million packets a second wakes up for many at a time.
-TEST(Congestion, KeepsAFastPathBusyWhileAThreadSleeps) {
-  for (const DurationNs wake_ns : {100 * kMicrosecond, 200 * kMicrosecond, 280 * kMicrosecond}) {
-    Path path(
-        {.packets_per_second = 1'000'000, .round_trip_ns = 50 * kMicrosecond, .wake_ns = wake_ns});
-    SluiceSource& source = path.add<SluiceSource>();
-    EXPECT_GE(share(path, source, 100 * kMillisecond, 100 * kMillisecond), 0.9) << wake_ns;
-  }
-}
-
 // The same of feedback that waited in a queue, while the next one, right behind it, did not.
 TEST(Congestion, IsNotFooledByFeedbackThatWaited) {
   constexpr DurationNs kRoundTrip = 100 * kMicrosecond;
@@ -249,6 +239,16 @@ TEST(Congestion, IsNotFooledByFeedbackThatWaited) {
   congestion.on_sent(0, now);
   EXPECT_LE(congestion.pace(), 1.25e6) << "100 packets left in 100 us";
   EXPECT_LE(congestion.window(), 400u);
+}
+
+// A host that sums a million packets a second wakes up for many at a time.
+TEST(Congestion, KeepsAFastPathBusyWhileAThreadSleeps) {
+  for (const DurationNs wake_ns : {100 * kMicrosecond, 200 * kMicrosecond, 280 * kMicrosecond}) {
+    Path path(
+        {.packets_per_second = 1'000'000, .round_trip_ns = 50 * kMicrosecond, .wake_ns = wake_ns});
+    SluiceSource& source = path.add<SluiceSource>();
+    EXPECT_GE(share(path, source, 100 * kMillisecond, 100 * kMillisecond), 0.9) << wake_ns;
+  }
 }
 
 TEST(Pacer, LetsABurstLeaveAndThenKeepsThePace) {
